@@ -1,0 +1,30 @@
+# Debian 12 packages: libabsl-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libhwy-dev
+# libhwloc-dev libgtest-dev libgmock-dev libbenchmark-dev
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# hadal_pkg(NAME module): an imported target from pkg-config, static where HADAL_STATIC asks for it.
+function(hadal_pkg name module)
+  pkg_check_modules(${name} REQUIRED ${module})
+  add_library(hadal_dep_${name} INTERFACE)
+  target_include_directories(hadal_dep_${name} SYSTEM INTERFACE ${${name}_INCLUDE_DIRS})
+  if(HADAL_STATIC)
+    target_link_libraries(hadal_dep_${name} INTERFACE ${${name}_STATIC_LIBRARIES})
+  else()
+    target_link_libraries(hadal_dep_${name} INTERFACE ${${name}_LINK_LIBRARIES})
+  endif()
+endfunction()
+hadal_pkg(pcre2 libpcre2-8)
+hadal_pkg(hwy libhwy)
+
+if(HADAL_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(HADAL_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()

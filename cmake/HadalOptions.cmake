@@ -1,0 +1,31 @@
+# Compiler settings that every target shares.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(HADAL_CCACHE ccache)
+if(HADAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HADAL_CCACHE})
+endif()
+
+# -ffp-contract=off: a fused multiply-add is written where it is meant, so that a result does not depend on what the
+# compiler chose to contract (docs/numerics.md).
+add_compile_options(-Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-sign-compare
+                    -ffp-contract=off -fno-math-errno)
+
+if(HADAL_SANITIZE)
+  add_compile_options(-fsanitize=${HADAL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
+  add_link_options(-fsanitize=${HADAL_SANITIZE})
+endif()
+if(HADAL_STATIC)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+  set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
+  add_link_options(-static)
+endif()

@@ -1,0 +1,31 @@
+# hadal_library(NAME SOURCES... [DEPS ...]): a static library hadal_NAME whose headers are included from src/.
+function(hadal_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(hadal_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(hadal_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(hadal_${name} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# hadal_test(NAME SOURCES... [DEPS ...] [LABELS ...]): a GoogleTest program, one CTest entry per test case.
+function(hadal_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                             HADAL_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  set_property(GLOBAL APPEND PROPERTY HADAL_TEST_PROGRAMS ${name})
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+endfunction()
+
+# hadal_fuzzer(NAME SOURCE [DEPS ...]): a libFuzzer program fuzz_NAME with its corpus in tests/fuzz/corpus/NAME.
+function(hadal_fuzzer name source)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  if(HADAL_FUZZERS)
+    add_executable(fuzz_${name} ${source})
+    target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(fuzz_${name} PRIVATE ${ARG_DEPS})
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  endif()
+endfunction()

@@ -1,0 +1,29 @@
+// Where test data lies: the committed selection, and the full vector sets where HADAL_VECTORS points at them.
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+namespace hadal::test {
+
+// tests/data/<name>: the committed selection.
+inline std::string DataPath(const std::string& name) { return std::string(HADAL_SOURCE_DIR) + "/tests/data/" + name; }
+
+// models/<name>: the bundled checkpoint.
+inline std::string BundledModel() { return std::string(HADAL_SOURCE_DIR) + "/models/tiny-v4-vision"; }
+
+// $HADAL_VECTORS/<name>, or nothing when the full sets are not at hand.
+inline std::optional<std::string> FullVectors(const std::string& name) {
+  const char* root = std::getenv("HADAL_VECTORS");
+  if (root == nullptr || *root == '\0') return std::nullopt;
+  return std::string(root) + "/" + name;
+}
+
+// The full set if at hand, else the committed selection of the same name.
+inline std::string VectorsPath(const std::string& name) {
+  const std::optional<std::string> full = FullVectors(name);
+  return full.has_value() ? *full : DataPath(name);
+}
+
+}  // namespace hadal::test
