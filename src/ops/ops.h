@@ -1,0 +1,268 @@
+// The contract between models and platforms: every operator the models need, at the granularity of one fused kernel.
+//
+// Conventions that hold for all of them:
+//  - Shapes are written [rows, cols]; T is the number of rows of the step. Inputs are never modified unless said so,
+//  and
+//    inputs and outputs do not alias unless said so.
+//  - "act" is the activation dtype: kBF16 in published numerics, kF32 in f32 numerics. Arithmetic is fp32; a value is
+//    rounded once, when it is written to a buffer of its dtype (cast list: spec deepseek-v4-text 3.9).
+//  - Row independence: what is written for a row depends only on that row's inputs and the rows of its own sequence
+//  that
+//    it may see; the order of every reduction depends on the shape of one row, never on T, on the split of work over
+//    threads or on free memory. A row therefore has the same bits alone, in a batch and in any chunking.
+//  - Work is enqueued in call order; on a GPU the host does not wait. Synchronize() waits.
+//  - All scratch is reserved ahead by Reserve(); an operator call allocates nothing.
+//  - Arguments are checked when weights and caches are bound, not per call: a wrong shape here is a bug of ours.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "ops/tensor.h"
+
+namespace hadal::ops {
+
+// Which arithmetic a model runs with (docs/numerics.md).
+enum class Numerics {
+  kPublished,  // bf16 activations, FP8 activation quantisation, FP8/FP4 simulation of the caches
+  kF32,        // fp32 activations and caches, no activation quantisation: proves the logic, and a mode for study
+};
+
+// Upper bounds of what one step may ask for; Reserve() sizes all scratch from it.
+struct WorkspaceSpec {
+  int64_t max_tokens = 0;
+  int64_t hidden = 0;
+  int64_t hc_mult = 0;
+  int64_t max_linear_k = 0;
+  int64_t max_linear_n = 0;
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t moe_intermediate = 0;
+  int64_t max_attended_rows = 0;    // window rows + compressed rows that one query may see
+  int64_t max_compressed_rows = 0;  // rows the indexer may score for one query
+  int64_t index_heads = 0;
+  int64_t index_head_dim = 0;
+};
+
+// How a linear layer treats its input (spec 3.1 "Quantised linear", "Not activation-quantised").
+enum class InputQuant {
+  kNone,  // the input as it is
+  kFp8,   // AQ(x, 128): e4m3 per 128 inputs, power-of-two scales; no effect in f32 numerics
+};
+
+struct LinearTarget {
+  const LinearWeight* weight;
+  Tensor out;  // [T, n], act or kF32
+  InputQuant quant;
+};
+
+struct HcWeights {
+  const float* fn = nullptr;     // [(2+hc)*hc, hc*d] (HcHead: [hc, hc*d])
+  const float* scale = nullptr;  // [3]               (HcHead: [1])
+  const float* base = nullptr;   // [(2+hc)*hc]       (HcHead: [hc])
+};
+
+struct HcPreArgs {
+  Tensor streams;  // X [T, hc*d] act, stream-major
+  int64_t hc = 0;
+  HcWeights weights;
+  int sinkhorn_iters = 0;
+  float hc_eps = 0;
+  Vector norm;  // [d] weight of the RMS norm that follows
+  float rms_eps = 0;
+  Tensor out;   // [T, d] act: RMSNorm(u; norm)
+  float* post;  // [T, hc]
+  float* comb;  // [T, hc, hc], comb[j][k]
+};
+
+struct HcPostArgs {
+  Tensor layer_out;  // o [T, d] act
+  Tensor streams;    // X [T, hc*d] act, updated in place
+  int64_t hc = 0;
+  const float* post;  // [T, hc]
+  const float* comb;  // [T, hc, hc]
+};
+
+struct HcHeadArgs {
+  Tensor streams;  // X [T, hc*d] act
+  int64_t hc = 0;
+  HcWeights weights;
+  float hc_eps = 0;
+  Vector norm;  // [d]
+  float rms_eps = 0;
+  Tensor out;                          // [R, d] act
+  std::span<const int32_t> row_index;  // [R] rows of `streams` to take
+};
+
+// cos and sin of position*frequency for every row: [T, half] each.
+struct RopeAngles {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  int64_t half = 0;  // rotary dims / 2
+};
+
+struct QNormRopeArgs {
+  Tensor q;  // [T, H*D] act, in place
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  bool normalize = true;  // per-head RMS without weight; the indexer's queries skip it
+  float rms_eps = 0;
+  RopeAngles rope;  // rotates the last 2*half dims of each head, adjacent pairs
+};
+
+struct KvNormRopeStoreArgs {
+  Tensor kv;  // [T, D] act, as wkv gives it; unspecified afterwards
+  Vector norm;
+  float rms_eps = 0;
+  RopeAngles rope;
+  BatchRows batch;
+  PagedRows cache;  // cols D; row `position` of the sequence is written
+};
+
+struct CompressArgs {
+  Tensor kv;                   // [T, c*Dc] f32: x*wkv^T, c = 2 when ratio is 4, else 1
+  Tensor gate;                 // [T, c*Dc] f32: x*wgate^T
+  const float* ape = nullptr;  // [ratio, c*Dc]
+  Vector norm;                 // [Dc]
+  float rms_eps = 0;
+  int32_t ratio = 0;
+  int64_t width = 0;                  // Dc
+  std::span<const float> rope_freqs;  // [rotary/2] of this layer; the row is rotated at position window*ratio
+  bool indexer_keys = false;          // false: FP8 simulation of the non-rotary dims; true: Hadamard + FP4 simulation
+  BatchRows batch;
+  PagedRows state;   // f32 [2*c*Dc]: kv | gate+ape of each position, a ring
+  PagedRows output;  // cols Dc; row w of the sequence is written when position w*ratio+ratio-1 is in the batch
+};
+
+struct IndexerQueryArgs {
+  Tensor q;  // [T, Hi*Di] act, in place: RoPE, Hadamard, FP4 simulation
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  RopeAngles rope;
+};
+
+struct IndexerTopkArgs {
+  Tensor q;        // [T, Hi*Di] act, from IndexerQuery
+  Tensor weights;  // [T, Hi] act: weights_proj(x), not yet scaled
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int32_t ratio = 0;  // row j is visible to position p when j < (p+1)/ratio
+  int64_t top_k = 0;
+  BatchRows batch;
+  PagedRows keys;           // cols Di
+  int32_t* out = nullptr;   // [T, top_k] chosen rows in ascending order, -1 padded
+  float* scores = nullptr;  // optional [T, scores_stride]: scores of the visible rows, for tests
+  int64_t scores_stride = 0;
+};
+
+struct SparseAttentionArgs {
+  Tensor q;  // [T, H*D] act
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  const float* sink = nullptr;  // [H] logit that enters the denominator only
+  float softmax_scale = 0;
+  BatchRows batch;
+  PagedRows window;                       // cols D; rows of positions [window_begin[t], window_end[t]) are seen
+  const int32_t* window_begin = nullptr;  // [T]
+  const int32_t* window_end = nullptr;    // [T]
+  PagedRows compressed;                   // cols D, may be empty
+  int32_t ratio = 0;                      // rows j < (p+1)/ratio exist for position p
+  const int32_t* topk = nullptr;          // [T, topk_stride] rows to see, -1 skipped; null: all that exist
+  int64_t topk_stride = 0;
+  RopeAngles rope;  // the output's last 2*half dims are rotated back
+  Tensor out;       // [T, H*D] act
+};
+
+struct GroupedLinearArgs {
+  Tensor x;                              // [T, groups*k] act
+  const LinearWeight* weight = nullptr;  // [groups*n, k]; rows of group g are g*n ... (g+1)*n-1
+  int64_t groups = 0;
+  Tensor out;  // [T, groups*n] act
+};
+
+struct MoeRouteArgs {
+  Tensor logits;                             // [T, E] f32
+  const float* bias = nullptr;               // [E], text tokens of score-routed layers; null on hash layers
+  const float* bias_vl = nullptr;            // [E], image tokens; null in text checkpoints
+  const int32_t* token_to_expert = nullptr;  // [V, k] on hash layers, else null
+  int32_t image_first = 0;                   // ids in [image_first, image_first+5) are image tokens
+  int64_t experts_per_token = 0;
+  float scale = 0;
+  BatchRows batch;
+  int32_t* experts = nullptr;  // [T, k]; descending selection score, or the order of token_to_expert
+  float* weights = nullptr;    // [T, k]
+};
+
+struct ExpertWeights {
+  LinearWeight w1, w3, w2;  // gate [F, d], up [F, d], down [d, F]
+};
+
+struct MoeExpertsArgs {
+  Tensor x;                          // [T, d] act
+  const int32_t* experts = nullptr;  // [T, k]
+  const float* weights = nullptr;    // [T, k]
+  int64_t experts_per_token = 0;
+  std::span<const ExpertWeights> routed;  // [E]
+  const ExpertWeights* shared = nullptr;
+  float swiglu_limit = 0;  // 0: no clamp
+  Tensor out;              // [T, d] act
+};
+
+struct MtpCombineArgs {
+  Tensor e;  // [T, d] act: e_proj output
+  Tensor h;  // [T*hc, d] act: h_proj output of every stream
+  int64_t hc = 0;
+  Tensor streams;  // [T, hc*d] act
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual Numerics numerics() const = 0;
+  DType act() const { return numerics() == Numerics::kF32 ? DType::kF32 : DType::kBF16; }
+
+  // Scratch that steps within `spec` need, and its reservation. Reserve may be called again with a larger spec.
+  virtual size_t WorkspaceBytes(const WorkspaceSpec& spec) const = 0;
+  virtual absl::Status Reserve(const WorkspaceSpec& spec) = 0;
+  virtual void Synchronize() {}
+
+  // streams[t][s] = table[ids[t]] for all hc streams (spec 3.2 step 1). table: kBF16 [V, d].
+  virtual void Embed(const BatchRows& batch, const LinearWeight& table, int64_t hc, Tensor streams) = 0;
+
+  // out_i = x * W_i^T for several weights that share their input (spec 3.1). x: [T, k] act.
+  virtual void Linear(Tensor x, std::span<const LinearTarget> targets) = 0;
+  // One product per group of columns (the output projection wo_a; spec 3.7). Input not quantised.
+  virtual void GroupedLinear(const GroupedLinearArgs& args) = 0;
+  // out = RMSNorm(x; weight) per row of [R, d] (spec 3.1). May work in place.
+  virtual void RmsNorm(Tensor x, Vector weight, float eps, Tensor out) = 0;
+
+  // Hyper-connections (spec 3.3): HcPre ends with the sub-block's RMS norm, HcHead with the final one.
+  virtual void HcPre(const HcPreArgs& args) = 0;
+  virtual void HcPost(const HcPostArgs& args) = 0;
+  virtual void HcHead(const HcHeadArgs& args) = 0;
+
+  // cos/sin of fp32(position)*fp32(freq), each [T, freqs.size()] (spec 3.1 RoPE; trap 32: the product is fp32).
+  virtual void ComputeRopeAngles(const BatchRows& batch, std::span<const float> freqs, float* cos, float* sin) = 0;
+  virtual void QNormRope(const QNormRopeArgs& args) = 0;              // spec 3.4 steps 2, 3
+  virtual void KvNormRopeStore(const KvNormRopeStoreArgs& args) = 0;  // spec 3.4 step 4
+  // Appends the batch to the compressor state, then emits every window that it completes (spec 3.5).
+  virtual void Compress(const CompressArgs& args) = 0;
+  virtual void IndexerQuery(const IndexerQueryArgs& args) = 0;        // spec 3.6 steps 1-3
+  virtual void IndexerTopk(const IndexerTopkArgs& args) = 0;          // spec 3.6 steps 4-7
+  virtual void SparseAttention(const SparseAttentionArgs& args) = 0;  // spec 3.7
+
+  virtual void MoeRoute(const MoeRouteArgs& args) = 0;      // spec 3.8 steps 1-3; vision spec 4.2
+  virtual void MoeExperts(const MoeExpertsArgs& args) = 0;  // spec 3.8 steps 4, 5
+
+  // streams[t][s] = act(e[t] + h[t][s]) (spec 4).
+  virtual void MtpCombine(const MtpCombineArgs& args) = 0;
+};
+
+}  // namespace hadal::ops
