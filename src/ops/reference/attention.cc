@@ -1,0 +1,132 @@
+// Rotary angles, query and KV preparation, and the attention core (spec deepseek-v4-text 3.1, 3.4, 3.7; vision spec
+// 5.2).
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/reference/reference_ops.h"
+#include "ops/reference/rows.h"
+
+namespace hadal::ops {
+namespace {
+
+// The rows that query t sees, [count, cols], in the order window, compressed.
+class VisibleRows {
+ public:
+  explicit VisibleRows(int64_t cols) : cols_(cols) {}
+
+  void Add(const PagedRows& pool, int32_t seq, int64_t position) {
+    values_.resize(static_cast<size_t>((count_ + 1) * cols_));
+    reference::LoadRow(pool, pool.map.Slot(seq, position), values_.data() + count_ * cols_);
+    ++count_;
+  }
+  int64_t count() const { return count_; }
+  const float* row(int64_t i) const { return values_.data() + i * cols_; }
+
+ private:
+  const int64_t cols_;
+  int64_t count_ = 0;
+  std::vector<float> values_;
+};
+
+VisibleRows GatherVisible(const SparseAttentionArgs& args, int64_t t) {
+  VisibleRows rows(args.head_dim);
+  const int32_t seq = args.batch.seqs[t];
+  for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) rows.Add(args.window, seq, p);
+  if (args.compressed.empty() || args.ratio == 0) return rows;
+  const int64_t existing = (static_cast<int64_t>(args.batch.positions[t]) + 1) / args.ratio;
+  if (args.topk == nullptr) {
+    for (int64_t j = 0; j < existing; ++j) rows.Add(args.compressed, seq, j);
+  } else {
+    for (int64_t i = 0; i < args.topk_stride; ++i) {
+      const int64_t j = args.topk[t * args.topk_stride + i];
+      if (j >= 0 && j < existing) rows.Add(args.compressed, seq, j);
+    }
+  }
+  return rows;
+}
+
+// One head of one query: softmax over the rows with the sink in the denominator only; zero where no row is seen.
+void Attend(const float* q, const VisibleRows& rows, int64_t d, float scale, float sink, float* out) {
+  std::vector<float> p(static_cast<size_t>(rows.count()));
+  float largest = sink;
+  for (int64_t i = 0; i < rows.count(); ++i) {
+    p[i] = reference::Dot(q, rows.row(i), d) * scale;
+    if (p[i] > largest) largest = p[i];
+  }
+  float sum = 0;
+  for (float& v : p) sum += v = std::exp(v - largest);
+  if (sink > -std::numeric_limits<float>::infinity()) sum += std::exp(sink - largest);
+  for (int64_t c = 0; c < d; ++c) out[c] = 0;
+  for (int64_t i = 0; i < rows.count(); ++i) {
+    const float weight = p[i] / sum;
+    for (int64_t c = 0; c < d; ++c) out[c] += weight * rows.row(i)[c];
+  }
+}
+
+}  // namespace
+
+void ReferenceOps::ComputeRopeAngles(const BatchRows& batch, std::span<const float> freqs, float* cos, float* sin) {
+  const auto half = static_cast<int64_t>(freqs.size());
+  for (int64_t t = 0; t < batch.tokens; ++t) {
+    for (int64_t j = 0; j < half; ++j) {
+      const float angle = static_cast<float>(batch.positions[t]) * freqs[j];  // the product is fp32
+      cos[t * half + j] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      sin[t * half + j] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  }
+}
+
+void ReferenceOps::QNormRope(const QNormRopeArgs& args) {
+  const int64_t d = args.head_dim;
+  const int64_t half = args.rope.half;
+  HADAL_CHECK(args.q.cols == args.heads * d && 2 * half <= d);
+  for (int64_t t = 0; t < args.q.rows; ++t) {
+    std::vector<float> row = reference::LoadRow(args.q, t);
+    for (int64_t h = 0; h < args.heads; ++h) {
+      float* q = row.data() + h * d;
+      if (args.normalize) {
+        const float inverse_rms = reference::InverseRms(q, d, args.rms_eps);
+        for (int64_t i = 0; i < d; ++i) q[i] = Act(q[i] * inverse_rms);
+      }
+      Rotate(q + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
+    }
+    reference::StoreRow(args.q, t, row.data());
+  }
+}
+
+void ReferenceOps::KvNormRopeStore(const KvNormRopeStoreArgs& args) {
+  const int64_t d = args.kv.cols;
+  const int64_t half = args.rope.half;
+  HADAL_CHECK(args.cache.cols == d && args.norm.size == d && 2 * half <= d);
+  const std::vector<float> norm = reference::LoadVector(args.norm);
+  for (int64_t t = 0; t < args.batch.tokens; ++t) {
+    std::vector<float> kv = reference::LoadRow(args.kv, t);
+    Normalize(kv.data(), norm.data(), d, args.rms_eps);
+    Rotate(kv.data() + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
+    SimulateKv(kv.data(), d - 2 * half);
+    reference::StoreRow(args.cache, args.cache.map.Slot(args.batch.seqs[t], args.batch.positions[t]), kv.data());
+  }
+}
+
+void ReferenceOps::SparseAttention(const SparseAttentionArgs& args) {
+  const int64_t d = args.head_dim;
+  const int64_t half = args.rope.half;
+  HADAL_CHECK(args.q.cols == args.heads * d && args.out.cols == args.q.cols && args.window.cols == d);
+  HADAL_CHECK(args.compressed.empty() || args.compressed.cols == d);
+  std::vector<float> out(static_cast<size_t>(args.heads * d));
+  for (int64_t t = 0; t < args.batch.tokens; ++t) {
+    const std::vector<float> q = reference::LoadRow(args.q, t);
+    const VisibleRows rows = GatherVisible(args, t);
+    for (int64_t h = 0; h < args.heads; ++h) {
+      float* o = out.data() + h * d;
+      Attend(q.data() + h * d, rows, d, args.softmax_scale, args.sink[h], o);
+      Act(o, d);
+      Rotate(o + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, true);
+    }
+    reference::StoreRow(args.out, t, out.data());
+  }
+}
+
+}  // namespace hadal::ops

@@ -1,0 +1,68 @@
+// Linear layers: dense and grouped by columns (spec deepseek-v4-text 3.1, 3.7).
+#include <vector>
+
+#include "base/status.h"
+#include "ops/reference/reference_ops.h"
+#include "ops/reference/rows.h"
+
+namespace hadal::ops {
+namespace {
+
+// All rows of x as fp32, [rows, cols].
+std::vector<float> LoadMatrix(const Tensor& x) {
+  std::vector<float> values(static_cast<size_t>(x.rows * x.cols));
+  for (int64_t r = 0; r < x.rows; ++r) reference::LoadRow(x, r, values.data() + r * x.cols);
+  return values;
+}
+
+// Columns [first, first+n) of `out` = x[:, offset, offset+k) * rows [first, first+n) of w.
+void MultiplyRows(const std::vector<float>& x, int64_t x_cols, int64_t offset, const LinearWeight& w, int64_t first,
+                  int64_t n, const Tensor& out, std::vector<float>* result) {
+  std::vector<float> weight_row(static_cast<size_t>(w.k));
+  for (int64_t o = first; o < first + n; ++o) {
+    reference::DecodeWeightRow(w, o, weight_row.data());
+    for (int64_t t = 0; t < out.rows; ++t) {
+      (*result)[t * out.cols + o] = reference::Dot(x.data() + t * x_cols + offset, weight_row.data(), w.k);
+    }
+  }
+}
+
+void StoreMatrix(const std::vector<float>& values, const Tensor& out) {
+  for (int64_t r = 0; r < out.rows; ++r) reference::StoreRow(out, r, values.data() + r * out.cols);
+}
+
+}  // namespace
+
+void ReferenceOps::Linear(Tensor x, std::span<const LinearTarget> targets) {
+  constexpr int64_t kActivationBlock = 128;
+  const std::vector<float> plain = LoadMatrix(x);
+  std::vector<float> quantised;
+  for (const LinearTarget& target : targets) {
+    const LinearWeight& w = *target.weight;
+    HADAL_CHECK(w.k == x.cols && target.out.cols == w.n && target.out.rows == x.rows);
+    const bool quantise = target.quant == InputQuant::kFp8 && published();
+    if (quantise && quantised.empty()) {
+      quantised = plain;
+      for (int64_t t = 0; t < x.rows; ++t) {
+        reference::SimulateFp8(quantised.data() + t * x.cols, x.cols, kActivationBlock);
+      }
+    }
+    std::vector<float> result(static_cast<size_t>(x.rows * w.n));
+    MultiplyRows(quantise ? quantised : plain, x.cols, 0, w, 0, w.n, target.out, &result);
+    StoreMatrix(result, target.out);
+  }
+}
+
+void ReferenceOps::GroupedLinear(const GroupedLinearArgs& args) {
+  const LinearWeight& w = *args.weight;
+  const int64_t n = w.n / args.groups;
+  HADAL_CHECK(args.x.cols == args.groups * w.k && args.out.cols == w.n && args.out.rows == args.x.rows);
+  const std::vector<float> x = LoadMatrix(args.x);
+  std::vector<float> result(static_cast<size_t>(args.out.rows * args.out.cols));
+  for (int64_t g = 0; g < args.groups; ++g) {
+    MultiplyRows(x, args.x.cols, g * w.k, w, g * n, n, args.out, &result);
+  }
+  StoreMatrix(result, args.out);
+}
+
+}  // namespace hadal::ops
