@@ -29,7 +29,7 @@ std::string_view FamilyName(ModelFamily family);  // "DeepSeek V4", ...
 // quantization_config).
 enum class ExpertDType { kUnknown, kFp4, kFp8 };
 
-enum class ScoringFunc { kSqrtSoftplus, kSigmoid, kSoftmax };
+enum class ScoringFunc { kSqrtSoftplus, kSigmoid };
 
 // YaRN. For V4 it applies to layers with compress_ratio > 0 only (base compress_rope_theta), for V3.x to all.
 struct RopeScaling {
