@@ -1,0 +1,42 @@
+// Finds the implementation of a model for a platform, and makes it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
+#include "models/model.h"
+
+namespace hadal::models {
+
+struct ModelOptions {
+  std::string device = "auto";         // auto, cpu, cuda, hip, xpu, reference
+  std::string numerics = "published";  // published, f32
+  int threads = 0;                     // CPU: 0 takes all that the process may use
+  std::string isa = "auto";            // CPU: auto, baseline, avx2, avx512, amx
+  // "Architecture=Class": take a registered class other than the platform's own for an architecture.
+  std::vector<std::string> class_overrides;
+  ModelLimits limits;
+};
+
+// Names for --help and messages.
+std::string RegisteredClasses();
+std::string AvailablePlatforms();
+
+// What would run: "DeepseekV4ForCausalLM on cpu (amx + avx512, 2 threads)". Fails as CreateModel does, before any
+// weight is read.
+absl::StatusOr<std::string> DescribeModel(const checkpoint::ModelConfig& config, const ModelOptions& options);
+
+// Bytes that the caches and one step's buffers will take, before anything is allocated.
+absl::StatusOr<ModelMemory> PlanMemory(const checkpoint::ModelConfig& config, const ModelOptions& options);
+
+// `weights` must outlive the model. Unimplemented for an architecture or platform that is not registered (the message
+// lists those that are); InvalidArgument for unknown option values; ResourceExhausted when the caches cannot be
+// reserved.
+absl::StatusOr<std::unique_ptr<Model>> CreateModel(const checkpoint::WeightSource& weights,
+                                                   const ModelOptions& options);
+
+}  // namespace hadal::models

@@ -1,0 +1,250 @@
+// Attention-side operators of the CPU platform: RoPE, cache writes, compressors, indexer, sparse attention.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/float_formats.h"
+#include "base/status.h"
+#include "platforms/cpu/cpu_ops_impl.h"
+
+namespace hadal::cpu {
+namespace {
+
+const void* CacheRow(const ops::PagedRows& cache, int32_t seq, int64_t position) {
+  return static_cast<const std::byte*>(cache.data) +
+         cache.map.Slot(seq, position) * cache.cols * DTypeBytes(cache.dtype, 1);
+}
+void* MutableCacheRow(const ops::PagedRows& cache, int32_t seq, int64_t position) {
+  return const_cast<void*>(CacheRow(cache, seq, position));
+}
+
+std::byte* RowAt(const ops::Tensor& t, int64_t row, int64_t column = 0) {
+  return static_cast<std::byte*>(t.data) + (row * t.stride + column) * DTypeBytes(t.dtype, 1);
+}
+
+// The k largest of n scores in ascending index order; equal scores keep the lower index. NaN counts as -infinity, -0 as
+// 0. `work` holds n floats.
+void SelectTopk(const float* scores, int64_t n, int64_t k, float* work, int32_t* out) {
+  const auto clean = [](float v) { return std::isnan(v) ? -std::numeric_limits<float>::infinity() : v + 0.0f; };
+  for (int64_t i = 0; i < n; ++i) work[i] = clean(scores[i]);
+  std::nth_element(work, work + k - 1, work + n, std::greater<>());
+  const float threshold = work[k - 1];
+  int64_t above = 0;
+  for (int64_t i = 0; i < k; ++i) above += work[i] > threshold ? 1 : 0;
+  int64_t ties = k - above;
+  int64_t count = 0;
+  for (int64_t i = 0; i < n && count < k; ++i) {
+    const float v = clean(scores[i]);
+    if (v > threshold || (v == threshold && ties-- > 0)) out[count++] = static_cast<int32_t>(i);
+  }
+}
+
+}  // namespace
+
+void CpuOps::ComputeRopeAngles(const ops::BatchRows& batch, std::span<const float> freqs, float* cos, float* sin) {
+  const auto half = static_cast<int64_t>(freqs.size());
+  pool_.ParallelFor((batch.tokens + 15) / 16, [&](int64_t task, int) {
+    for (int64_t t = task * 16; t < std::min(batch.tokens, task * 16 + 16); ++t) {
+      for (int64_t j = 0; j < half; ++j) {
+        const float angle = static_cast<float>(batch.positions[t]) * freqs[j];
+        cos[t * half + j] = std::cos(angle);
+        sin[t * half + j] = std::sin(angle);
+      }
+    }
+  });
+}
+
+void CpuOps::QNormRope(const ops::QNormRopeArgs& args) {
+  const int64_t half = args.rope.half;
+  pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
+    float* v = workers_[worker].vectors;
+    for (int64_t h = 0; h < args.heads; ++h) {
+      std::byte* head = RowAt(args.q, t, h * args.head_dim);
+      kernels_.load(head, args.q.dtype, args.head_dim, v);
+      if (args.normalize) {
+        const float mean = kernels_.sum_squares(v, args.head_dim) / static_cast<float>(args.head_dim);
+        kernels_.scale_weight(v, args.head_dim, 1.0f / std::sqrt(mean + args.rms_eps), {}, v);
+        kernels_.round(v, args.head_dim, args.q.dtype);
+      }
+      kernels_.rope(v + args.head_dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
+      kernels_.store(v, args.head_dim, head, args.q.dtype);
+    }
+  });
+}
+
+void CpuOps::KvNormRopeStore(const ops::KvNormRopeStoreArgs& args) {
+  const int64_t d = args.kv.cols;
+  const int64_t half = args.rope.half;
+  const int64_t plain = d - 2 * half;
+  pool_.ParallelFor(args.kv.rows, [&](int64_t t, int worker) {
+    float* v = workers_[worker].vectors;
+    kernels_.load(RowAt(args.kv, t), args.kv.dtype, d, v);
+    const float mean = kernels_.sum_squares(v, d) / static_cast<float>(d);
+    kernels_.scale_weight(v, d, 1.0f / std::sqrt(mean + args.rms_eps), args.norm, v);
+    kernels_.round(v, d, args.kv.dtype);
+    kernels_.rope(v + plain, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
+    if (published()) kernels_.fake_e4m3(v, plain, 64);
+    kernels_.store(v, d, MutableCacheRow(args.cache, args.batch.seqs[t], args.batch.positions[t]), args.cache.dtype);
+  });
+}
+
+void CpuOps::Compress(const ops::CompressArgs& args) {
+  const int64_t width = args.width;
+  const bool overlap = args.ratio == 4;
+  const int64_t cols = overlap ? 2 * width : width;
+  // All rows of the step are in the state before any window is pooled: a window may span the whole step.
+  pool_.ParallelFor(args.kv.rows, [&](int64_t t, int) {
+    const int32_t position = args.batch.positions[t];
+    auto* row = static_cast<float*>(MutableCacheRow(args.state, args.batch.seqs[t], position));
+    std::memcpy(row, RowAt(args.kv, t), cols * sizeof(float));
+    const auto* gate = reinterpret_cast<const float*>(RowAt(args.gate, t));
+    const float* ape = args.ape + position % args.ratio * cols;
+    for (int64_t c = 0; c < cols; ++c) row[cols + c] = gate[c] + ape[c];
+  });
+
+  constexpr int64_t kMaxSlots = 128;
+  HADAL_CHECK(args.ratio <= kMaxSlots);
+  const auto half = static_cast<int64_t>(args.rope_freqs.size());
+  pool_.ParallelFor(args.kv.rows, [&](int64_t t, int worker) {
+    const int32_t position = args.batch.positions[t];
+    if ((position + 1) % args.ratio != 0) return;
+    const int32_t seq = args.batch.seqs[t];
+    const int64_t window = position / args.ratio;
+    const int64_t start = window * args.ratio;
+    std::array<const float*, kMaxSlots + 4> kv;
+    std::array<const float*, kMaxSlots + 4> gate;
+    int64_t slots = 0;
+    if (overlap) {
+      // Series A of the previous window; the first window has none.
+      for (int64_t p = start - args.ratio; p < start; ++p, ++slots) {
+        const auto* row = p < 0 ? nullptr : static_cast<const float*>(CacheRow(args.state, seq, p));
+        kv[slots] = row;
+        gate[slots] = row == nullptr ? nullptr : row + cols;
+      }
+    }
+    const int64_t series = overlap ? width : 0;  // series B, or the only one
+    for (int64_t p = start; p <= position; ++p, ++slots) {
+      const auto* row = static_cast<const float*>(CacheRow(args.state, seq, p));
+      kv[slots] = row + series;
+      gate[slots] = row + cols + series;
+    }
+    float* v = workers_[worker].vectors;
+    kernels_.pool(kv.data(), gate.data(), slots, width, v);
+    kernels_.round(v, width, args.output.dtype);
+    const float mean = kernels_.sum_squares(v, width) / static_cast<float>(width);
+    kernels_.scale_weight(v, width, 1.0f / std::sqrt(mean + args.rms_eps), args.norm, v);
+    kernels_.round(v, width, args.output.dtype);
+    std::array<float, 128> cos;
+    std::array<float, 128> sin;
+    for (int64_t j = 0; j < half; ++j) {
+      const float angle = static_cast<float>(start) * args.rope_freqs[j];
+      cos[j] = std::cos(angle);
+      sin[j] = std::sin(angle);
+    }
+    kernels_.rope(v + width - 2 * half, cos.data(), sin.data(), half, false);
+    kernels_.round(v, width, args.output.dtype);
+    if (args.indexer_keys) {
+      kernels_.hadamard(v, width);
+      kernels_.round(v, width, args.output.dtype);
+      if (published()) kernels_.fake_e2m1(v, width, 32);
+    } else if (published()) {
+      kernels_.fake_e4m3(v, width - 2 * half, 64);
+    }
+    kernels_.store(v, width, MutableCacheRow(args.output, seq, window), args.output.dtype);
+  });
+}
+
+void CpuOps::IndexerQuery(const ops::IndexerQueryArgs& args) {
+  const int64_t half = args.rope.half;
+  pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
+    float* v = workers_[worker].vectors;
+    for (int64_t h = 0; h < args.heads; ++h) {
+      std::byte* head = RowAt(args.q, t, h * args.head_dim);
+      kernels_.load(head, args.q.dtype, args.head_dim, v);
+      kernels_.rope(v + args.head_dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
+      kernels_.round(v, args.head_dim, args.q.dtype);
+      kernels_.hadamard(v, args.head_dim);
+      kernels_.round(v, args.head_dim, args.q.dtype);
+      if (published()) kernels_.fake_e2m1(v, args.head_dim, 32);
+      kernels_.store(v, args.head_dim, head, args.q.dtype);
+    }
+  });
+}
+
+void CpuOps::IndexerTopk(const ops::IndexerTopkArgs& args) {
+  const int64_t dim = args.head_dim;
+  const int64_t padded = (args.heads + 15) / 16 * 16;
+  const float head_scale =
+      1.0f / std::sqrt(static_cast<float>(dim)) * (1.0f / std::sqrt(static_cast<float>(args.heads)));
+  pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
+    WorkerScratch& scratch = workers_[worker];
+    const int32_t seq = args.batch.seqs[t];
+    const int64_t visible = (args.batch.positions[t] + 1) / args.ratio;
+    int32_t* out = args.out + t * args.top_k;
+    std::fill(out, out + args.top_k, -1);
+    if (visible <= args.top_k) {
+      for (int64_t j = 0; j < visible; ++j) out[j] = static_cast<int32_t>(j);
+      if (args.scores == nullptr) return;
+    }
+    float* qt = scratch.vectors;  // [dim][padded], then the head weights
+    float* weight = qt + dim * padded;
+    std::fill(qt, weight + padded, 0.0f);
+    float* row = scratch.rows;
+    kernels_.load(RowAt(args.weights, t), args.weights.dtype, args.heads, row);
+    for (int64_t h = 0; h < args.heads; ++h) weight[h] = row[h] * head_scale;
+    kernels_.round(weight, padded, args.weights.dtype);
+    kernels_.load(RowAt(args.q, t), args.q.dtype, args.heads * dim, row);
+    for (int64_t h = 0; h < args.heads; ++h) {
+      for (int64_t i = 0; i < dim; ++i) qt[i * padded + h] = row[h * dim + i];
+    }
+    for (int64_t j = 0; j < visible; ++j) scratch.pointers[j] = CacheRow(args.keys, seq, j);
+    float* scores = scratch.scores;
+    kernels_.index_scores(qt, weight, padded, dim, scratch.pointers, args.keys.dtype, visible, published(), scores);
+    if (args.scores != nullptr) std::copy(scores, scores + visible, args.scores + t * args.scores_stride);
+    if (visible > args.top_k) SelectTopk(scores, visible, args.top_k, scratch.selection, out);
+  });
+}
+
+void CpuOps::SparseAttention(const ops::SparseAttentionArgs& args) {
+  constexpr int64_t kHeadsPerTask = 8;
+  const int64_t tokens = args.q.rows;
+  const int64_t dim = args.head_dim;
+  const int64_t half = args.rope.half;
+  const int64_t parts = (args.heads + kHeadsPerTask - 1) / kHeadsPerTask;
+  pool_.ParallelFor(tokens * parts, [&](int64_t task, int worker) {
+    WorkerScratch& scratch = workers_[worker];
+    const int64_t t = task / parts;
+    const int64_t first = task % parts * kHeadsPerTask;
+    const int64_t heads = std::min(kHeadsPerTask, args.heads - first);
+    const int32_t seq = args.batch.seqs[t];
+    int64_t n = 0;
+    if (!args.compressed.empty()) {
+      const int64_t exist = (args.batch.positions[t] + 1) / args.ratio;
+      if (args.topk == nullptr) {
+        for (int64_t j = 0; j < exist; ++j) scratch.pointers[n++] = CacheRow(args.compressed, seq, j);
+      } else {
+        const int32_t* chosen = args.topk + t * args.topk_stride;
+        for (int64_t i = 0; i < args.topk_stride; ++i) {
+          if (chosen[i] >= 0 && chosen[i] < exist) scratch.pointers[n++] = CacheRow(args.compressed, seq, chosen[i]);
+        }
+      }
+    }
+    for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) {
+      scratch.pointers[n++] = CacheRow(args.window, seq, p);
+    }
+    float* q = scratch.vectors;
+    float* out = q + kHeadsPerTask * dim;
+    kernels_.load(RowAt(args.q, t, first * dim), args.q.dtype, heads * dim, q);
+    kernels_.attend(q, heads, dim, scratch.pointers, args.window.dtype, n, args.softmax_scale, args.sink + first,
+                    scratch.scores, out);
+    kernels_.round(out, heads * dim, args.out.dtype);
+    for (int64_t h = 0; h < heads; ++h) {
+      kernels_.rope(out + h * dim + dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, true);
+    }
+    kernels_.store(out, heads * dim, RowAt(args.out, t, first * dim), args.out.dtype);
+  });
+}
+
+}  // namespace hadal::cpu

@@ -1,0 +1,220 @@
+// Routing and the mixture of experts of the CPU platform (spec deepseek-v4-text 3.8).
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/status.h"
+#include "platforms/cpu/cpu_ops_impl.h"
+
+namespace hadal::cpu {
+namespace {
+
+// sqrt(softplus(v)); log1p keeps very negative logits from vanishing.
+float RouterScore(float v) { return std::sqrt(v > 20.0f ? v : std::log1p(std::exp(v))); }
+
+}  // namespace
+
+void CpuOps::MoeRoute(const ops::MoeRouteArgs& args) {
+  const int64_t experts = args.logits.cols;
+  const int64_t k = args.experts_per_token;
+  pool_.ParallelFor((args.logits.rows + 15) / 16, [&](int64_t task, int worker) {
+    float* score = workers_[worker].rows;
+    float* choice = score + experts;
+    for (int64_t t = task * 16; t < std::min(args.logits.rows, task * 16 + 16); ++t) {
+      const float* logits = static_cast<const float*>(args.logits.data) + t * args.logits.stride;
+      const int32_t id = args.batch.ids[t];
+      for (int64_t e = 0; e < experts; ++e) score[e] = RouterScore(logits[e]);
+      int32_t* chosen = args.experts + t * k;
+      float* weight = args.weights + t * k;
+      const bool image = args.bias_vl != nullptr && id >= args.image_first && id < args.image_first + 5;
+      if (args.token_to_expert != nullptr && !image) {
+        std::copy_n(args.token_to_expert + static_cast<int64_t>(id) * k, k, chosen);
+      } else {
+        const float* bias = image ? args.bias_vl : args.bias;
+        for (int64_t e = 0; e < experts; ++e) {
+          const float v = bias == nullptr ? score[e] : score[e] + bias[e];
+          choice[e] = std::isnan(v) ? -HUGE_VALF : v;
+        }
+        for (int64_t i = 0; i < k; ++i) {
+          int64_t best = -1;
+          for (int64_t e = 0; e < experts; ++e) {
+            if (std::find(chosen, chosen + i, static_cast<int32_t>(e)) != chosen + i) continue;
+            if (best < 0 || choice[e] > choice[best]) best = e;
+          }
+          chosen[i] = static_cast<int32_t>(best);
+        }
+      }
+      float sum = 0;
+      for (int64_t i = 0; i < k; ++i) sum += weight[i] = score[chosen[i]];
+      for (int64_t i = 0; i < k; ++i) weight[i] = (sum == 0 ? weight[i] : weight[i] / sum) * args.scale;
+    }
+  });
+}
+
+int64_t CpuOps::GroupByExpert(const ops::MoeExpertsArgs& args) {
+  const int64_t tokens = args.x.rows;
+  const int64_t k = args.experts_per_token;
+  const auto experts = static_cast<int64_t>(args.routed.size());
+  int64_t* begin = moe_.expert_begin;
+  std::fill(begin, begin + experts + 2, 0);
+  for (int64_t i = 0; i < tokens * k; ++i) {
+    if (args.experts[i] >= 0) ++begin[args.experts[i] + 1];
+  }
+  for (int64_t e = 0; e < experts; ++e) begin[e + 1] += begin[e];
+  const int64_t routed = begin[experts];
+  // Rows in ascending order within an expert; begin[] is used as the fill pointer and restored.
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < k; ++i) {
+      const int32_t e = args.experts[t * k + i];
+      if (e < 0) continue;
+      const int64_t slot = begin[e]++;
+      moe_.slot_row[slot] = static_cast<int32_t>(t);
+      moe_.slot_weight[slot] = args.weights[t * k + i];
+    }
+  }
+  for (int64_t e = experts; e > 0; --e) begin[e] = begin[e - 1];
+  begin[0] = 0;
+  // A row's slots in ascending expert order: the order in which its outputs are summed.
+  std::fill(moe_.row_fill, moe_.row_fill + tokens, 0);
+  for (int64_t slot = 0; slot < routed; ++slot) {
+    const int32_t t = moe_.slot_row[slot];
+    moe_.row_slots[t * k + moe_.row_fill[t]++] = static_cast<int32_t>(slot);
+  }
+  // The shared expert takes every row with weight 1, in the last slots.
+  for (int64_t t = 0; t < tokens; ++t) {
+    moe_.slot_row[routed + t] = static_cast<int32_t>(t);
+    moe_.slot_weight[routed + t] = 1.0f;
+  }
+  return routed;
+}
+
+void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
+  const int64_t tokens = args.x.rows;
+  const int64_t d = args.x.cols;
+  const auto experts = static_cast<int64_t>(args.routed.size());
+  const int64_t routed = GroupByExpert(args);
+
+  // One job per expert with rows; the shared expert is the last.
+  struct Job {
+    const ops::ExpertWeights* weights;
+    int64_t slot;  // first slot
+    int64_t rows;
+    size_t in_offset;  // bytes into packed_in and packed_hidden
+    size_t hidden_offset;
+    int64_t pack_task;  // first task of each phase
+    int64_t w1_task;
+    int64_t w2_task;
+  };
+  std::array<Job, kMaxJobs> jobs;
+  const int64_t f = args.shared->w1.n;
+  int64_t count = 0;
+  size_t in_bytes = 0;
+  size_t hidden_bytes = 0;
+  int64_t pack_tasks = 0;
+  int64_t w1_tasks = 0;
+  int64_t w2_tasks = 0;
+  const auto add = [&](const ops::ExpertWeights& weights, int64_t slot, int64_t rows) {
+    HADAL_CHECK(count < kMaxJobs);
+    jobs[count++] = {&weights, slot, rows, in_bytes, hidden_bytes, pack_tasks, w1_tasks, w2_tasks};
+    in_bytes += PackedBytes(LayoutFor(amx_, weights.w1), rows, d);
+    hidden_bytes += PackedBytes(LayoutFor(amx_, weights.w2), rows, f);
+    pack_tasks += (rows + kPackRows - 1) / kPackRows;
+    w1_tasks += (f + kRowBlock - 1) / kRowBlock;
+    w2_tasks += (d + kRowBlock - 1) / kRowBlock;
+  };
+  for (int64_t e = 0; e < experts; ++e) {
+    const int64_t begin = moe_.expert_begin[e];
+    const int64_t rows = moe_.expert_begin[e + 1] - begin;
+    if (rows > 0) add(args.routed[e], begin, rows);
+  }
+  add(*args.shared, routed, tokens);
+
+  const auto find = [&](int64_t task, int64_t Job::*first) -> const Job& {
+    const Job* job = std::upper_bound(jobs.data(), jobs.data() + count, task,
+                                      [&](int64_t value, const Job& j) { return value < j.*first; });
+    return *(job - 1);
+  };
+  const auto pack = [&](const Job& job, int64_t task, const ops::Tensor& x, const int32_t* index, int64_t first_row,
+                        InputLayout layout, int64_t k, std::byte* base, WorkerScratch& scratch) {
+    const int64_t first = task * kPackRows;
+    const int64_t group = GroupSize(layout, job.rows);
+    const size_t bytes = PackedOffset(layout, job.rows, k, first);
+    PackGroup(x, index, first_row + first, std::min(kPackRows, job.rows - first), 0, k, published(), layout, group,
+              base + bytes, scratch);
+  };
+
+  auto* packed_in = static_cast<std::byte*>(moe_.packed_in);
+  auto* packed_hidden = static_cast<std::byte*>(moe_.packed_hidden);
+  pool_.ParallelFor(pack_tasks, [&](int64_t task, int worker) {
+    const Job& job = find(task, &Job::pack_task);
+    pack(job, task - job.pack_task, args.x, moe_.slot_row, job.slot, LayoutFor(amx_, job.weights->w1), d,
+         packed_in + job.in_offset, workers_[worker]);
+  });
+
+  const ops::Tensor hidden = ops::MakeTensor(moe_.hidden, act(), routed + tokens, f);
+  pool_.ParallelFor(w1_tasks, [&](int64_t task, int worker) {
+    const Job& job = find(task, &Job::w1_task);
+    WorkerScratch& scratch = workers_[worker];
+    const InputLayout layout = LayoutFor(amx_, job.weights->w1);
+    const PackedInput input = {layout, job.rows, d, GroupSize(layout, job.rows), packed_in + job.in_offset};
+    const int64_t n = (task - job.w1_task) * kRowBlock;
+    const int64_t rows = std::min(kRowBlock, f - n);
+    float* gate = scratch.block;
+    float* up = gate + input.groups() * input.group * rows;
+    BackendFor(layout).block(input, job.weights->w1, n, n + rows, gate, scratch.linear);
+    BackendFor(layout).block(input, job.weights->w3, n, n + rows, up, scratch.linear);
+    std::array<float, kRowBlock> g;
+    std::array<float, kRowBlock> u;
+    for (int64_t m = 0; m < job.rows; ++m) {
+      const int64_t at = m / input.group * rows * input.group + m % input.group;
+      for (int64_t r = 0; r < rows; ++r) {
+        g[r] = gate[at + r * input.group];
+        u[r] = up[at + r * input.group];
+      }
+      kernels_.round(g.data(), rows, act());
+      kernels_.round(u.data(), rows, act());
+      kernels_.swiglu(g.data(), u.data(), rows, args.swiglu_limit, moe_.slot_weight[job.slot + m], g.data());
+      kernels_.store(g.data(), rows,
+                     static_cast<std::byte*>(hidden.data) + ((job.slot + m) * f + n) * DTypeBytes(act(), 1), act());
+    }
+  });
+
+  pool_.ParallelFor(pack_tasks, [&](int64_t task, int worker) {
+    const Job& job = find(task, &Job::pack_task);
+    pack(job, task - job.pack_task, hidden, nullptr, job.slot, LayoutFor(amx_, job.weights->w2), f,
+         packed_hidden + job.hidden_offset, workers_[worker]);
+  });
+
+  const ops::Tensor out = ops::MakeTensor(moe_.out, act(), routed + tokens, d);
+  pool_.ParallelFor(w2_tasks, [&](int64_t task, int worker) {
+    const Job& job = find(task, &Job::w2_task);
+    WorkerScratch& scratch = workers_[worker];
+    const InputLayout layout = LayoutFor(amx_, job.weights->w2);
+    const PackedInput input = {layout, job.rows, f, GroupSize(layout, job.rows), packed_hidden + job.hidden_offset};
+    const int64_t n = (task - job.w2_task) * kRowBlock;
+    const int64_t rows = std::min(kRowBlock, d - n);
+    BackendFor(layout).block(input, job.weights->w2, n, n + rows, scratch.block, scratch.linear);
+    StoreBlock(input, rows, scratch.block, out, job.slot, n);
+  });
+
+  const int64_t k = args.experts_per_token;
+  pool_.ParallelFor(tokens, [&](int64_t t, int worker) {
+    float* sum = workers_[worker].vectors;
+    float* part = sum + d;
+    const auto row = [&](int64_t slot) {
+      return static_cast<const std::byte*>(out.data) + slot * d * DTypeBytes(act(), 1);
+    };
+    std::fill(sum, sum + d, 0.0f);
+    for (int64_t i = 0; i < moe_.row_fill[t]; ++i) {
+      kernels_.load(row(moe_.row_slots[t * k + i]), act(), d, part);
+      for (int64_t c = 0; c < d; ++c) sum[c] += part[c];
+    }
+    kernels_.load(row(routed + t), act(), d, part);
+    for (int64_t c = 0; c < d; ++c) sum[c] += part[c];
+    kernels_.store(sum, d, static_cast<std::byte*>(args.out.data) + t * args.out.stride * DTypeBytes(act(), 1),
+                   args.out.dtype);
+  });
+}
+
+}  // namespace hadal::cpu

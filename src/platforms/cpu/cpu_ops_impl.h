@@ -1,0 +1,113 @@
+// Internals of CpuOps, shared by its translation units (cpu_ops.cc, cpu_linear.cc, cpu_attention.cc, cpu_moe.cc).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "platforms/cpu/cpu_ops.h"
+#include "platforms/cpu/linear.h"
+#include "platforms/cpu/workspace.h"
+
+namespace hadal::cpu {
+
+// Rows that one worker prepares together.
+inline constexpr int64_t kPackRows = 16;
+
+// Most experts that can have rows in one step, the shared one included.
+inline constexpr int64_t kMaxJobs = 1025;
+
+// Scratch of one worker.
+struct WorkerScratch {
+  float* rows = nullptr;            // [kPackRows, max row] fp32 input rows
+  float* quantized = nullptr;       // the same after AQ
+  float* block = nullptr;           // two blocks of products: [2][groups][kRowBlock][group]
+  float* scores = nullptr;          // attention: [8, max attended rows]; indexer: [max compressed rows]
+  float* vectors = nullptr;         // a handful of head-sized rows
+  float* selection = nullptr;       // indexer: [max compressed rows]
+  const void** pointers = nullptr;  // [max(attended, compressed) rows]
+  std::byte* linear = nullptr;      // kLinearScratchBytes
+};
+
+// Buffers of the mixture of experts, by slot: one slot for each (row, chosen expert), sorted by expert, then the shared
+// expert's.
+struct MoeScratch {
+  int32_t* slot_row = nullptr;       // [slots]
+  float* slot_weight = nullptr;      // [slots]
+  int32_t* row_slots = nullptr;      // [T, k] slots of a row, ascending expert; -1 padded
+  int32_t* row_fill = nullptr;       // [T]
+  int64_t* expert_begin = nullptr;   // [E + 1] first slot
+  int64_t* expert_packed = nullptr;  // [E + 1] first row of the expert's packed input
+  void* hidden = nullptr;            // [slots, F] act
+  void* out = nullptr;               // [slots, d] act
+  void* packed_in = nullptr;         // packed inputs of the routed experts
+  void* packed_hidden = nullptr;     // packed inputs of w2
+};
+
+class CpuOps final : public ops::Ops {
+ public:
+  CpuOps(const CpuOptions& options, int threads);
+
+  std::string_view name() const override { return "cpu"; }
+  ops::Numerics numerics() const override { return options_.numerics; }
+  size_t WorkspaceBytes(const ops::WorkspaceSpec& spec) const override;
+  absl::Status Reserve(const ops::WorkspaceSpec& spec) override;
+
+  void Embed(const ops::BatchRows& batch, const ops::LinearWeight& table, int64_t hc, ops::Tensor streams) override;
+  void Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) override;
+  void GroupedLinear(const ops::GroupedLinearArgs& args) override;
+  void RmsNorm(ops::Tensor x, ops::Vector weight, float eps, ops::Tensor out) override;
+  void HcPre(const ops::HcPreArgs& args) override;
+  void HcPost(const ops::HcPostArgs& args) override;
+  void HcHead(const ops::HcHeadArgs& args) override;
+  void ComputeRopeAngles(const ops::BatchRows& batch, std::span<const float> freqs, float* cos, float* sin) override;
+  void QNormRope(const ops::QNormRopeArgs& args) override;
+  void KvNormRopeStore(const ops::KvNormRopeStoreArgs& args) override;
+  void Compress(const ops::CompressArgs& args) override;
+  void IndexerQuery(const ops::IndexerQueryArgs& args) override;
+  void IndexerTopk(const ops::IndexerTopkArgs& args) override;
+  void SparseAttention(const ops::SparseAttentionArgs& args) override;
+  void MoeRoute(const ops::MoeRouteArgs& args) override;
+  void MoeExperts(const ops::MoeExpertsArgs& args) override;
+  void MtpCombine(const ops::MtpCombineArgs& args) override;
+
+ private:
+  bool published() const { return options_.numerics == ops::Numerics::kPublished; }
+  const LinearBackend& BackendFor(InputLayout layout) const { return layout == InputLayout::kF32Rows ? simd_ : amx_; }
+  // Carves all scratch from `base`; returns the bytes used.
+  size_t Carve(const ops::WorkspaceSpec& spec, std::byte* base);
+
+  // Loads `count` rows (row i of `x` at index[i], or first + i) from column `column` on, quantises them if asked, and
+  // packs them as one group.
+  void PackGroup(const ops::Tensor& x, const int32_t* index, int64_t first, int64_t count, int64_t column, int64_t k,
+                 bool quantize, InputLayout layout, int64_t group, void* out, WorkerScratch& scratch);
+  // Writes a block of products to columns [n0, n0 + rows) of `out`, rounding once.
+  void StoreBlock(const PackedInput& x, int64_t rows, const float* block, const ops::Tensor& out, int64_t row0,
+                  int64_t n0);
+
+  // The mixing logits of hyper-connections for rows [first, first + count): streams in fp32 at `rows`, mixes [count,
+  // n].
+  void HcFinish(const ops::HcPreArgs& args, int64_t token, const float* streams, const float* mixes, float* u);
+
+  // Fills moe_ from the routing; returns the number of routed slots.
+  int64_t GroupByExpert(const ops::MoeExpertsArgs& args);
+
+  CpuOptions options_;
+  ThreadPool pool_;
+  const RowKernels& kernels_;
+  LinearBackend simd_;
+  LinearBackend amx_;  // the simd backend again where there is no AMX
+  ops::WorkspaceSpec spec_;
+  Workspace workspace_;
+  std::vector<WorkerScratch> workers_;
+  // Packed inputs of Linear, one for each (layout, quantised); those of GroupedLinear, one behind the other.
+  static constexpr int kPackVariants = 6;
+  void* packed_[kPackVariants] = {};
+  void* packed_groups_ = nullptr;
+  float* hc_rows_ = nullptr;     // [4, hc*d] fp32, the split path of small batches
+  float* hc_mixes_ = nullptr;    // [4, 64]
+  float* hc_squares_ = nullptr;  // [4]
+  MoeScratch moe_;
+};
+
+}  // namespace hadal::cpu

@@ -1,0 +1,402 @@
+#include "platforms/cpu/row_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/float_formats.h"
+#include "platforms/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "platforms/cpu/row_kernels.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "platforms/cpu/act-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace hadal::cpu::HWY_NAMESPACE {
+
+// Widths in this file are multiples of 16 unless a tail is handled; model dimensions are checked for that on loading.
+
+template <typename T>
+void LoadRow(const T* HWY_RESTRICT src, int64_t n, float* HWY_RESTRICT dst) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(LoadAct(d, src + i), d, dst + i);
+  for (; i < n; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      dst[i] = ToFloat(BFloat16{src[i]});
+    } else {
+      dst[i] = src[i];
+    }
+  }
+}
+void Load(const void* src, DType dtype, int64_t n, float* dst) {
+  if (dtype == DType::kBF16) {
+    LoadRow(static_cast<const uint16_t*>(src), n, dst);
+  } else {
+    LoadRow(static_cast<const float*>(src), n, dst);
+  }
+}
+
+template <typename T>
+void StoreRow(const float* HWY_RESTRICT src, int64_t n, T* HWY_RESTRICT dst) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) StoreAct(d, hn::LoadU(d, src + i), dst + i);
+  for (; i < n; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      dst[i] = ToBFloat16(src[i]).bits;
+    } else {
+      dst[i] = src[i];
+    }
+  }
+}
+void Store(const float* src, int64_t n, void* dst, DType dtype) {
+  if (dtype == DType::kBF16) {
+    StoreRow(src, n, static_cast<uint16_t*>(dst));
+  } else {
+    StoreRow(src, n, static_cast<float*>(dst));
+  }
+}
+
+void Round(float* x, int64_t n, DType dtype) {
+  if (dtype != DType::kBF16) return;
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(RoundToBf16(d, hn::LoadU(d, x + i)), d, x + i);
+  for (; i < n; ++i) x[i] = RoundBF16(x[i]);
+}
+
+void FakeE4M3(float* x, int64_t n, int64_t block) {
+  for (int64_t i = 0; i < n; i += block) FakeQuantE4M3(DF(), x + i, std::min(block, n - i));
+}
+void FakeE2M1(float* x, int64_t n, int64_t block) {
+  for (int64_t i = 0; i < n; i += block) FakeQuantE2M1(DF(), x + i, std::min(block, n - i));
+}
+
+float SumSquares(const float* x, int64_t n) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  VF a = hn::Zero(d);
+  VF b = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const VF v = hn::LoadU(d, x + i);
+    const VF w = hn::LoadU(d, x + i + lanes);
+    a = hn::MulAdd(v, v, a);
+    b = hn::MulAdd(w, w, b);
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(a, b)));
+  for (; i < n; ++i) sum += x[i] * x[i];
+  return sum;
+}
+
+template <typename T>
+void ScaleWeightRow(const float* x, int64_t n, float factor, const T* weight, float* y) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  const VF f = hn::Set(d, factor);
+  for (int64_t i = 0; i < n; i += lanes) {
+    VF v = hn::Mul(hn::LoadU(d, x + i), f);
+    if (weight != nullptr) v = hn::Mul(v, LoadAct(d, weight + i));
+    hn::StoreU(v, d, y + i);
+  }
+}
+void ScaleWeight(const float* x, int64_t n, float factor, ops::Vector weight, float* y) {
+  if (weight.dtype == DType::kF32) {
+    ScaleWeightRow(x, n, factor, static_cast<const float*>(weight.data), y);
+  } else {
+    ScaleWeightRow(x, n, factor, static_cast<const uint16_t*>(weight.data), y);
+  }
+}
+
+void Rope(float* x, const float* cos, const float* sin, int64_t half, bool inverse) {
+  const float sign = inverse ? -1.0f : 1.0f;
+  for (int64_t j = 0; j < half; ++j) {
+    const float a = x[2 * j];
+    const float b = x[2 * j + 1];
+    const float s = sign * sin[j];
+    x[2 * j] = a * cos[j] - b * s;
+    x[2 * j + 1] = a * s + b * cos[j];
+  }
+}
+
+void Hadamard(float* x, int64_t n) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  int64_t step = 1;
+  for (; step < lanes && step < n; step *= 2) {
+    for (int64_t i = 0; i < n; i += 2 * step) {
+      for (int64_t j = i; j < i + step; ++j) {
+        const float a = x[j];
+        const float b = x[j + step];
+        x[j] = a + b;
+        x[j + step] = a - b;
+      }
+    }
+  }
+  for (; step < n; step *= 2) {
+    for (int64_t i = 0; i < n; i += 2 * step) {
+      for (int64_t j = i; j < i + step; j += lanes) {
+        const VF a = hn::LoadU(d, x + j);
+        const VF b = hn::LoadU(d, x + j + step);
+        hn::StoreU(hn::Add(a, b), d, x + j);
+        hn::StoreU(hn::Sub(a, b), d, x + j + step);
+      }
+    }
+  }
+  const float norm = 1.0f / std::sqrt(static_cast<float>(n));
+  for (int64_t i = 0; i < n; ++i) x[i] *= norm;
+}
+
+void HcMix(const float* streams, const float* pre, int64_t hc, int64_t d, float* out) {
+  const DF df;
+  const int64_t lanes = hn::Lanes(df);
+  for (int64_t c = 0; c < d; c += lanes) {
+    VF sum = hn::Zero(df);
+    for (int64_t s = 0; s < hc; ++s) sum = hn::MulAdd(hn::Set(df, pre[s]), hn::LoadU(df, streams + s * d + c), sum);
+    hn::StoreU(sum, df, out + c);
+  }
+}
+
+template <typename T>
+void HcPostRow(const T* HWY_RESTRICT o, T* HWY_RESTRICT streams, const float* post, const float* comb, int64_t hc,
+               int64_t d) {
+  constexpr int64_t kMaxStreams = 8;
+  const DF df;
+  const int64_t lanes = hn::Lanes(df);
+  VF in[kMaxStreams];
+  for (int64_t c = 0; c < d; c += lanes) {
+    const VF layer = LoadAct(df, o + c);
+    for (int64_t j = 0; j < hc; ++j) in[j] = LoadAct(df, streams + j * d + c);
+    for (int64_t k = 0; k < hc; ++k) {
+      VF sum = hn::Zero(df);
+      for (int64_t j = 0; j < hc; ++j) sum = hn::MulAdd(hn::Set(df, comb[j * hc + k]), in[j], sum);
+      StoreAct(df, hn::MulAdd(hn::Set(df, post[k]), layer, sum), streams + k * d + c);
+    }
+  }
+}
+void HcPost(const void* o, void* streams, DType dtype, const float* post, const float* comb, int64_t hc, int64_t d) {
+  if (dtype == DType::kBF16) {
+    HcPostRow(static_cast<const uint16_t*>(o), static_cast<uint16_t*>(streams), post, comb, hc, d);
+  } else {
+    HcPostRow(static_cast<const float*>(o), static_cast<float*>(streams), post, comb, hc, d);
+  }
+}
+
+void Pool(const float* const* kv, const float* const* gate, int64_t slots, int64_t width, float* out) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t c = 0; c < width; c += lanes) {
+    VF peak = hn::Set(d, -HUGE_VALF);
+    for (int64_t s = 0; s < slots; ++s) {
+      if (gate[s] != nullptr) peak = hn::Max(peak, hn::LoadU(d, gate[s] + c));
+    }
+    VF total = hn::Zero(d);
+    VF sum = hn::Zero(d);
+    for (int64_t s = 0; s < slots; ++s) {
+      if (gate[s] == nullptr) continue;
+      const VF weight = hn::Exp(d, hn::Sub(hn::LoadU(d, gate[s] + c), peak));
+      total = hn::Add(total, weight);
+      sum = hn::MulAdd(weight, hn::LoadU(d, kv[s] + c), sum);
+    }
+    hn::StoreU(hn::Div(sum, total), d, out + c);
+  }
+}
+
+void Swiglu(const float* g, const float* u, int64_t n, float limit, float weight, float* h) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  const VF one = hn::Set(d, 1.0f);
+  const VF high = hn::Set(d, limit > 0 ? limit : HUGE_VALF);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const VF gate = hn::Min(hn::LoadU(d, g + i), high);
+    const VF up = hn::Max(hn::Min(hn::LoadU(d, u + i), high), hn::Neg(high));
+    const VF silu = hn::Div(gate, hn::Add(one, hn::Exp(d, hn::Neg(gate))));
+    hn::StoreU(hn::Mul(hn::Set(d, weight), hn::Mul(silu, up)), d, h + i);
+  }
+}
+
+// Scores of two rows against kHeads queries: one pass over the rows' values, 2 * kHeads chains of additions.
+template <typename T, int kHeads>
+HWY_INLINE void ScorePair(DF d, const float* HWY_RESTRICT q, int64_t dim, const T* HWY_RESTRICT a,
+                          const T* HWY_RESTRICT b, float scale, float* scores, int64_t n, int64_t j, bool two) {
+  const int64_t lanes = hn::Lanes(d);
+  VF first[kHeads];
+  VF second[kHeads];
+  for (int h = 0; h < kHeads; ++h) first[h] = second[h] = hn::Zero(d);
+  for (int64_t i = 0; i < dim; i += lanes) {
+    const VF va = LoadAct(d, a + i);
+    const VF vb = LoadAct(d, b + i);
+    for (int h = 0; h < kHeads; ++h) {
+      const VF vq = hn::LoadU(d, q + h * dim + i);
+      first[h] = hn::MulAdd(vq, va, first[h]);
+      second[h] = hn::MulAdd(vq, vb, second[h]);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    scores[h * n + j] = hn::GetLane(hn::SumOfLanes(d, first[h])) * scale;
+    if (two) scores[h * n + j + 1] = hn::GetLane(hn::SumOfLanes(d, second[h])) * scale;
+  }
+}
+
+// out[h] = sum_j p[h][j] * row_j for kHeads heads, two vectors of channels at a time.
+template <typename T, int kHeads>
+HWY_INLINE void WeightedRows(DF d, const float* HWY_RESTRICT p, int64_t n, const void* const* rows, int64_t dim,
+                             float* HWY_RESTRICT out) {
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t i = 0; i < dim; i += 2 * lanes) {
+    VF low[kHeads];
+    VF high[kHeads];
+    for (int h = 0; h < kHeads; ++h) low[h] = high[h] = hn::Zero(d);
+    for (int64_t j = 0; j < n; ++j) {
+      const T* row = static_cast<const T*>(rows[j]) + i;
+      const VF a = LoadAct(d, row);
+      const VF b = LoadAct(d, row + lanes);
+      for (int h = 0; h < kHeads; ++h) {
+        const VF weight = hn::Set(d, p[h * n + j]);
+        low[h] = hn::MulAdd(weight, a, low[h]);
+        high[h] = hn::MulAdd(weight, b, high[h]);
+      }
+    }
+    for (int h = 0; h < kHeads; ++h) {
+      hn::StoreU(low[h], d, out + h * dim + i);
+      hn::StoreU(high[h], d, out + h * dim + i + lanes);
+    }
+  }
+}
+
+// Turns scores into probabilities; the sink takes part in the maximum and the sum only.
+HWY_INLINE void SoftmaxWithSink(DF d, float* HWY_RESTRICT s, int64_t n, float sink) {
+  const int64_t lanes = hn::Lanes(d);
+  const int64_t whole = n / lanes * lanes;
+  VF peak_v = hn::Set(d, sink);
+  for (int64_t j = 0; j < whole; j += lanes) peak_v = hn::Max(peak_v, hn::LoadU(d, s + j));
+  float peak = hn::GetLane(hn::MaxOfLanes(d, peak_v));
+  for (int64_t j = whole; j < n; ++j) peak = std::max(peak, s[j]);
+  const VF vpeak = hn::Set(d, peak);
+  VF total_v = hn::Zero(d);
+  for (int64_t j = 0; j < whole; j += lanes) {
+    const VF e = hn::Exp(d, hn::Sub(hn::LoadU(d, s + j), vpeak));
+    hn::StoreU(e, d, s + j);
+    total_v = hn::Add(total_v, e);
+  }
+  float total = hn::GetLane(hn::SumOfLanes(d, total_v));
+  for (int64_t j = whole; j < n; ++j) {
+    s[j] = std::exp(s[j] - peak);
+    total += s[j];
+  }
+  total += std::exp(sink - peak);
+  const float inverse = 1.0f / total;
+  for (int64_t j = 0; j < n; ++j) s[j] *= inverse;
+}
+
+template <typename T, int kHeads>
+void AttendHeads(const float* q, int64_t dim, const void* const* rows, int64_t n, float scale, const float* sink,
+                 float* scratch, float* out) {
+  const DF d;
+  for (int64_t j = 0; j < n; j += 2) {
+    const bool two = j + 1 < n;
+    const T* a = static_cast<const T*>(rows[j]);
+    ScorePair<T, kHeads>(d, q, dim, a, two ? static_cast<const T*>(rows[j + 1]) : a, scale, scratch, n, j, two);
+  }
+  for (int h = 0; h < kHeads; ++h) SoftmaxWithSink(d, scratch + h * n, n, sink[h]);
+  WeightedRows<T, kHeads>(d, scratch, n, rows, dim, out);
+}
+
+template <typename T>
+void AttendRows(const float* q, int64_t heads, int64_t dim, const void* const* rows, int64_t n, float scale,
+                const float* sink, float* scratch, float* out) {
+  int64_t h = 0;
+  for (; h + 8 <= heads; h += 8) {
+    AttendHeads<T, 8>(q + h * dim, dim, rows, n, scale, sink + h, scratch, out + h * dim);
+  }
+  for (; h < heads; ++h) AttendHeads<T, 1>(q + h * dim, dim, rows, n, scale, sink + h, scratch, out + h * dim);
+}
+void Attend(const float* q, int64_t heads, int64_t dim, const void* const* rows, DType dtype, int64_t n, float scale,
+            const float* sink, float* scratch, float* out) {
+  if (dtype == DType::kBF16) {
+    AttendRows<uint16_t>(q, heads, dim, rows, n, scale, sink, scratch, out);
+  } else {
+    AttendRows<float>(q, heads, dim, rows, n, scale, sink, scratch, out);
+  }
+}
+
+template <typename T>
+HWY_INLINE float ScalarAct(const T* p) {
+  if constexpr (sizeof(T) == 2) return ToFloat(BFloat16{*p});
+  return *p;
+}
+
+// One key at a time, heads in lanes: no horizontal sum but the last one.
+template <typename T>
+void IndexScoresRows(const float* HWY_RESTRICT qt, const float* HWY_RESTRICT weight, int64_t heads, int64_t dim,
+                     const void* const* keys, int64_t n, bool published, float* HWY_RESTRICT scores) {
+  constexpr int64_t kVectors = 4;
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t j = 0; j < n; ++j) {
+    const T* key = static_cast<const T*>(keys[j]);
+    VF total = hn::Zero(d);
+    for (int64_t h = 0; h < heads; h += kVectors * lanes) {
+      const int64_t vectors = std::min(kVectors, (heads - h) / lanes);
+      VF dot[kVectors];
+      for (int64_t v = 0; v < kVectors; ++v) dot[v] = hn::Zero(d);
+      for (int64_t i = 0; i < dim; ++i) {
+        const VF value = hn::Set(d, ScalarAct(key + i));
+        const float* column = qt + i * heads + h;
+        if (vectors == kVectors) {
+          for (int64_t v = 0; v < kVectors; ++v) dot[v] = hn::MulAdd(value, hn::LoadU(d, column + v * lanes), dot[v]);
+        } else {
+          for (int64_t v = 0; v < vectors; ++v) dot[v] = hn::MulAdd(value, hn::LoadU(d, column + v * lanes), dot[v]);
+        }
+      }
+      for (int64_t v = 0; v < vectors; ++v) {
+        const VF w = hn::LoadU(d, weight + h + v * lanes);
+        if (published) {
+          const VF relu = hn::Max(RoundToBf16(d, dot[v]), hn::Zero(d));
+          total = hn::Add(total, RoundToBf16(d, hn::Mul(relu, w)));
+        } else {
+          total = hn::MulAdd(hn::Max(dot[v], hn::Zero(d)), w, total);
+        }
+      }
+    }
+    const VF sum = hn::SumOfLanes(d, total);
+    scores[j] = hn::GetLane(published ? RoundToBf16(d, sum) : sum);
+  }
+}
+void IndexScores(const float* qt, const float* weight, int64_t heads, int64_t dim, const void* const* keys, DType dtype,
+                 int64_t n, bool published, float* scores) {
+  if (dtype == DType::kBF16) {
+    IndexScoresRows<uint16_t>(qt, weight, heads, dim, keys, n, published, scores);
+  } else {
+    IndexScoresRows<float>(qt, weight, heads, dim, keys, n, published, scores);
+  }
+}
+
+RowKernels MakeRowKernels() {
+  return {Load,     Store, Round,  FakeE4M3, FakeE2M1, SumSquares, ScaleWeight, Rope,
+          Hadamard, HcMix, HcPost, Pool,     Swiglu,   Attend,     IndexScores};
+}
+
+}  // namespace hadal::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hadal::cpu {
+
+HWY_EXPORT(MakeRowKernels);
+
+const RowKernels& RowKernelsFor(Isa limit) {
+  static const TargetTables<RowKernels> kTables([] { return HWY_DYNAMIC_DISPATCH(MakeRowKernels)(); });
+  return kTables.For(limit);
+}
+
+}  // namespace hadal::cpu
+#endif  // HWY_ONCE

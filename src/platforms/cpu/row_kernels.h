@@ -1,0 +1,52 @@
+// Vector kernels of the CPU platform that work on one row (one token, one head, one window), as a table per instruction
+// set. Activations are `const void*` with their dtype (kBF16 or kF32); fp32 inside, one rounding on the way out.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/tensor.h"
+
+namespace hadal::cpu {
+
+struct RowKernels {
+  // fp32 copy of n activations, and back with one rounding.
+  void (*load)(const void* src, DType dtype, int64_t n, float* dst);
+  void (*store)(const float* src, int64_t n, void* dst, DType dtype);
+  // Rounds n fp32 values to the grid of `dtype`, in place.
+  void (*round)(float* x, int64_t n, DType dtype);
+  // Quantise-dequantise in blocks that share a power-of-two scale; n is a multiple of block.
+  void (*fake_e4m3)(float* x, int64_t n, int64_t block);
+  void (*fake_e2m1)(float* x, int64_t n, int64_t block);
+  // Sum of squares.
+  float (*sum_squares)(const float* x, int64_t n);
+  // y = x * factor * weight (weight may be empty); fp32, no rounding; may work in place.
+  void (*scale_weight)(const float* x, int64_t n, float factor, ops::Vector weight, float* y);
+  // Rotates adjacent pairs (x[2j], x[2j+1]), j < half, by (cos, sin); inverse: by the conjugate.
+  void (*rope)(float* x, const float* cos, const float* sin, int64_t half, bool inverse);
+  // In-place Sylvester-Hadamard transform of n = 2^i values, times n^-1/2.
+  void (*hadamard)(float* x, int64_t n);
+  // out[c] = sum_s pre[s] * streams[s*d + c]
+  void (*hc_mix)(const float* streams, const float* pre, int64_t hc, int64_t d, float* out);
+  // streams[k*d + c] = act(post[k]*o[c] + sum_j comb[j*hc + k] * streams[j*d + c]), in place; hc <= 8
+  void (*hc_post)(const void* o, void* streams, DType dtype, const float* post, const float* comb, int64_t hc,
+                  int64_t d);
+  // Softmax over `slots` rows per channel, then the weighted sum: rows kv[s], gate[s] of `width` fp32; null rows are
+  // absent.
+  void (*pool)(const float* const* kv, const float* const* gate, int64_t slots, int64_t width, float* out);
+  // h[i] = weight * silu(min(g, limit)) * clamp(u, -limit, limit); limit 0: no clamp
+  void (*swiglu)(const float* g, const float* u, int64_t n, float limit, float weight, float* h);
+  // Attention of `heads` (<= 8) queries q (fp32 [heads][dim]) over n shared rows. scratch: heads * n fp32.
+  void (*attend)(const float* q, int64_t heads, int64_t dim, const void* const* rows, DType dtype, int64_t n,
+                 float softmax_scale, const float* sink, float* scratch, float* out);
+  // scores[j] = sum_h weight[h] * relu(q_h . key_j) for n keys. qt: fp32 [dim][padded heads]; padded to 16 with zeros.
+  // published: the roundings to bf16 of spec deepseek-v4-text 3.6 step 5.
+  void (*index_scores)(const float* qt, const float* weight, int64_t padded_heads, int64_t dim, const void* const* keys,
+                       DType dtype, int64_t n, bool published, float* scores);
+};
+
+enum class Isa : uint8_t { kAuto, kBaseline, kAvx2, kAvx512, kAmx };
+
+// The table for the widest instruction set that the CPU has, at most `limit`.
+const RowKernels& RowKernelsFor(Isa limit);
+
+}  // namespace hadal::cpu
