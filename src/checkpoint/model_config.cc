@@ -22,7 +22,7 @@ constexpr int64_t kMaxHeadDim = 1 << 12;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxExperts = 1 << 14;
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
-constexpr int64_t kMaxExpertTensors = 1 << 20;  // layers times experts: bounds the tensor table
+constexpr int64_t kMaxExpertsInModel = 1 << 17;  // layers times experts: bounds the tensor table
 // Activations of quantised linears are scaled in blocks of 128 (spec deepseek-v4-text 3.1).
 constexpr int64_t kBlock = 128;
 
@@ -189,11 +189,11 @@ void ReadCommon(JsonFields& fields, std::vector<std::string>* errors, ModelConfi
     fields.AddError(fmt::format("field \"num_experts_per_tok\": expected at most n_routed_experts = {}, found {}",
                                 c->n_routed_experts, c->num_experts_per_tok));
   }
-  if ((c->num_hidden_layers + c->num_mtp_layers) * c->n_routed_experts > kMaxExpertTensors) {
+  if ((c->num_hidden_layers + c->num_mtp_layers) * c->n_routed_experts > kMaxExpertsInModel) {
     fields.AddError(
         fmt::format("fields \"num_hidden_layers\" and \"n_routed_experts\": {} layers of {} experts are more "
                     "than the {} experts that are handled",
-                    c->num_hidden_layers, c->n_routed_experts, kMaxExpertTensors));
+                    c->num_hidden_layers, c->n_routed_experts, kMaxExpertsInModel));
   }
 }
 
