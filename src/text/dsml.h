@@ -1,0 +1,54 @@
+// The words of the chat protocols: control tokens as text, and the DSML markup of tool calls (spec deepseek-v4-text 5
+// and 6.2, deepseek-v32 7.1 and 7.2), with the strict parser of a completion. The tolerant, streaming parser is
+// output_parser.h.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "text/json_text.h"
+
+namespace hadal::text {
+
+// Which of the two encodings a checkpoint speaks. They differ in the name of the call block, in the tools text and in
+// how tool results are rendered.
+enum class Dialect { kV32, kV4 };
+
+enum class ThinkingMode { kChat, kThinking };
+
+// The bar is U+FF5C, the space mark U+2581.
+inline constexpr std::string_view kBosText = "<｜begin▁of▁sentence｜>";
+inline constexpr std::string_view kEosText = "<｜end▁of▁sentence｜>";
+inline constexpr std::string_view kUserText = "<｜User｜>";
+inline constexpr std::string_view kAssistantText = "<｜Assistant｜>";
+inline constexpr std::string_view kLatestReminderText = "<｜latest_reminder｜>";
+inline constexpr std::string_view kThinkText = "<think>";
+inline constexpr std::string_view kThinkEndText = "</think>";
+inline constexpr std::string_view kDsmlText = "｜DSML｜";
+inline constexpr std::string_view kImageText = "<｜deepseek_image｜>";
+inline constexpr std::string_view kExtractedUrlText = "<｜extracted_url｜>";
+
+// "tool_calls" (V4) or "function_calls" (V3.2): the name of the block that holds the calls.
+std::string_view CallBlockName(Dialect dialect);
+
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // JSON object text
+  int index = 0;          // order of appearance in the completion, from 0
+};
+
+// What a completion says once markup is taken off.
+struct ParsedMessage {
+  std::string reasoning;
+  std::string content;
+  std::vector<ToolCall> tool_calls;
+};
+
+// Strict grammar (deepseek-v4-text 6.4, deepseek-v32 7.4): `completion` is the text generated after the prompt, with
+// the end token unless a call block ends the text. InvalidArgument for any deviation. `arguments` splices values of
+// string="false" in verbatim: it is JSON only if the model wrote JSON.
+absl::StatusOr<ParsedMessage> ParseStrict(std::string_view completion, ThinkingMode mode, Dialect dialect);
+
+}  // namespace hadal::text
