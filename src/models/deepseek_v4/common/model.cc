@@ -1,0 +1,310 @@
+#include "models/deepseek_v4/common/model.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/status.h"
+#include "models/deepseek_v4/common/rope.h"
+#include "models/deepseek_v4/common/step_buffers.h"
+
+namespace hadal::models::deepseek_v4 {
+
+using ops::InputQuant;
+using ops::LinearTarget;
+
+Model::Model(const checkpoint::ModelConfig& config, std::unique_ptr<ops::Ops> ops, const ModelLimits& limits)
+    : config_(config),
+      limits_(limits),
+      ops_(std::move(ops)),
+      plain_freqs_(RopeFrequencies(config.rope_theta, config.qk_rope_head_dim)),
+      compressed_freqs_(YarnFrequencies(config.compress_rope_theta, config.qk_rope_head_dim, config.rope_scaling)) {}
+
+Model::~Model() {
+  if (memory_ != nullptr) munmap(memory_, memory_bytes_);
+}
+
+ModelMemory Model::Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
+  StepBuffers unused;
+  return {Cache::Bytes(config, limits, ops.act()), CarveStepBuffers(config, limits, ops.act(), nullptr, unused) +
+                                                       ops.WorkspaceBytes(WorkspaceFor(config, limits))};
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSource& weights,
+                                                     std::unique_ptr<ops::Ops> ops, const ModelLimits& limits) {
+  if (limits.max_seqs < 1 || limits.max_context < 1 || limits.max_batch_tokens < 1 || limits.max_logit_rows < 1) {
+    return InvalidArgument("limits must be positive: {} sequences of {} positions, {} rows per step, {} rows of logits",
+                           limits.max_seqs, limits.max_context, limits.max_batch_tokens, limits.max_logit_rows);
+  }
+  std::unique_ptr<Model> model(new Model(weights.config(), std::move(ops), limits));
+  const checkpoint::ModelConfig& c = model->config_;
+  if (c.hc_mult > 8) return Unimplemented("hc_mult is {}; up to 8 residual streams are implemented", c.hc_mult);
+  for (const auto& [name, value] : {std::pair<const char*, int64_t>{"hidden_size", c.hidden_size},
+                                    {"head_dim", c.head_dim},
+                                    {"q_lora_rank", c.q_lora_rank},
+                                    {"moe_intermediate_size", c.moe_intermediate_size}}) {
+    if (value % 64 != 0) return Unimplemented("{} is {}; multiples of 64 are implemented", name, value);
+  }
+  if (limits.max_context > c.max_position_embeddings) {
+    return InvalidArgument("a context of {} positions was asked for; the model was made for at most {}",
+                           limits.max_context, c.max_position_embeddings);
+  }
+  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights));
+  HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, model->ops_->act()));
+  HADAL_RETURN_IF_ERROR(model->ops_->Reserve(WorkspaceFor(c, limits)));
+  model->memory_bytes_ = CarveStepBuffers(c, limits, model->ops_->act(), nullptr, model->buffers_);
+  void* mapped =
+      mmap(nullptr, model->memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return ResourceExhausted("cannot reserve {} bytes of step buffers", model->memory_bytes_);
+  model->memory_ = static_cast<std::byte*>(mapped);
+  CarveStepBuffers(c, limits, model->ops_->act(), model->memory_, model->buffers_);
+  return model;
+}
+
+absl::Status Model::CheckStep(const StepInput& step) const {
+  const auto tokens = static_cast<int64_t>(step.ids.size());
+  if (tokens == 0 || tokens > limits_.max_batch_tokens) {
+    return InvalidArgument("a step of {} rows; expected 1 to {}", tokens, limits_.max_batch_tokens);
+  }
+  if (step.positions.size() != step.ids.size() || step.seqs.size() != step.ids.size()) {
+    return InvalidArgument("a step with {} ids, {} positions and {} sequence numbers; expected equal counts", tokens,
+                           step.positions.size(), step.seqs.size());
+  }
+  if (static_cast<int64_t>(step.logit_rows.size()) > limits_.max_logit_rows) {
+    return InvalidArgument("logits of {} rows; expected at most {}", step.logit_rows.size(), limits_.max_logit_rows);
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (step.ids[t] < 0 || step.ids[t] >= config_.vocab_size) {
+      return InvalidArgument("row {}: token id {}; expected 0 to {}", t, step.ids[t], config_.vocab_size - 1);
+    }
+    if (step.positions[t] < 0 || step.positions[t] >= limits_.max_context) {
+      return InvalidArgument("row {}: position {}; the context has {} positions", t, step.positions[t],
+                             limits_.max_context);
+    }
+    if (step.seqs[t] < 0 || step.seqs[t] >= limits_.max_seqs) {
+      return InvalidArgument("row {}: sequence {}; expected 0 to {}", t, step.seqs[t], limits_.max_seqs - 1);
+    }
+  }
+  for (const int32_t row : step.logit_rows) {
+    if (row < 0 || row >= tokens) return InvalidArgument("logits of row {}; the step has {} rows", row, tokens);
+  }
+  return absl::OkStatus();
+}
+
+void Model::PrepareStep(const StepInput& step) {
+  const auto tokens = static_cast<int64_t>(step.ids.size());
+  batch_ = {tokens, step.ids.data(), step.positions.data(), step.seqs.data()};
+  step_ = CutToRows(buffers_, tokens, config_.hc_mult);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto position = static_cast<int64_t>(step.positions[t]);
+    step_.window_begin[t] = static_cast<int32_t>(std::max<int64_t>(0, position - config_.sliding_window + 1));
+    step_.window_end[t] = static_cast<int32_t>(position + 1);
+  }
+  ops_->ComputeRopeAngles(batch_, plain_freqs_, step_.rope[0][0], step_.rope[0][1]);
+  ops_->ComputeRopeAngles(batch_, compressed_freqs_, step_.rope[1][0], step_.rope[1][1]);
+}
+
+ops::RopeAngles Model::Angles(int ratio) const {
+  const auto& tables = step_.rope[ratio > 0 ? 1 : 0];
+  return {tables[0], tables[1], config_.qk_rope_head_dim / 2};
+}
+
+absl::Status Model::Forward(const StepInput& step) {
+  HADAL_RETURN_IF_ERROR(CheckStep(step));
+  PrepareStep(step);
+  ops_->Embed(batch_, weights_->embed, config_.hc_mult, step_.streams);
+  if (step.observer != nullptr) step.observer->OnStreams(-1, step_.streams);
+  for (size_t i = 0; i < weights_->layers.size(); ++i) {
+    RunLayer(static_cast<int64_t>(i), weights_->layers[i], step_.streams, step.observer);
+  }
+  if (!buffers_.draft_streams.empty()) {
+    std::memcpy(buffers_.draft_streams.data, step_.streams.data,
+                DTypeBytes(step_.streams.dtype, step_.streams.rows * step_.streams.cols));
+  }
+  Logits(step, step_.streams, weights_->hc_head, weights_->norm);
+  ops_->Synchronize();
+  return absl::OkStatus();
+}
+
+absl::Status Model::Draft(int block, const StepInput& step) {
+  if (block < 0 || block >= static_cast<int>(weights_->mtp.size())) {
+    return Unimplemented("draft block {}; the checkpoint has {}", block, weights_->mtp.size());
+  }
+  HADAL_RETURN_IF_ERROR(CheckStep(step));
+  PrepareStep(step);
+  const MtpWeights& mtp = weights_->mtp[block];
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const int64_t hc = config_.hc_mult;
+  const int64_t d = config_.hidden_size;
+  ops::Tensor streams = step_.draft_streams;
+  // e = e_proj(RMSNorm(embed[next])), broadcast over the streams; every stream goes through h_proj.
+  ops_->Embed(batch_, weights_->embed, 1, step_.x);
+  ops_->RmsNorm(step_.x, mtp.enorm, eps, step_.x);
+  ops_->Linear(step_.x, std::array{LinearTarget{&mtp.e_proj, step_.y, InputQuant::kFp8}});
+  ops::Tensor per_stream = ops::MakeTensor(streams.data, streams.dtype, streams.rows * hc, d);
+  ops_->RmsNorm(per_stream, mtp.hnorm, eps, step_.draft_inputs);
+  // T*hc rows, no more at a time than the workspace holds.
+  for (int64_t first = 0; first < per_stream.rows; first += limits_.max_batch_tokens) {
+    const int64_t rows = std::min(limits_.max_batch_tokens, per_stream.rows - first);
+    const auto part = [&](const ops::Tensor& t) {
+      return ops::MakeTensor(static_cast<std::byte*>(t.data) + DTypeBytes(t.dtype, first * d), t.dtype, rows, d);
+    };
+    ops_->Linear(part(step_.draft_inputs), std::array{LinearTarget{&mtp.h_proj, part(per_stream), InputQuant::kFp8}});
+  }
+  ops_->MtpCombine({step_.y, per_stream, hc, streams});
+  const int64_t index = config_.num_hidden_layers + block;
+  RunLayer(index, mtp.layer, streams, step.observer);
+  Logits(step, streams, mtp.hc_head, mtp.norm);
+  ops_->Synchronize();
+  return absl::OkStatus();
+}
+
+void Model::RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor& streams, StepObserver* observer) {
+  const auto sub_block = [&](const ops::HcWeights& hc, const ops::Vector& norm, auto&& body) {
+    ops_->HcPre({streams, config_.hc_mult, hc, static_cast<int>(config_.hc_sinkhorn_iters),
+                 static_cast<float>(config_.hc_eps), norm, static_cast<float>(config_.rms_norm_eps), step_.x,
+                 step_.post, step_.comb});
+    body();
+    ops_->HcPost({step_.y, streams, config_.hc_mult, step_.post, step_.comb});
+  };
+  sub_block(layer.hc_attn, layer.attn_norm, [&] { Attention(index, layer, step_.x, step_.y, observer); });
+  sub_block(layer.hc_ffn, layer.ffn_norm, [&] { Moe(index, layer.ffn, step_.x, step_.y, observer); });
+  if (observer != nullptr) observer->OnStreams(static_cast<int>(index), streams);
+}
+
+void Model::Attention(int64_t index, const LayerWeights& layer, const ops::Tensor& x, const ops::Tensor& out,
+                      StepObserver* observer) {
+  const AttentionWeights& attn = layer.attn;
+  const LayerCache& cache = cache_->layer(index);
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const ops::RopeAngles rope = Angles(layer.ratio);
+  const bool overlap = layer.ratio == 4;
+
+  // Everything that reads x, in one pass over it.
+  ops::Tensor comp_kv = step_.comp_kv;
+  ops::Tensor comp_gate = step_.comp_gate;
+  std::array<LinearTarget, 7> targets = {LinearTarget{&attn.wq_a, step_.q_latent, InputQuant::kFp8},
+                                         LinearTarget{&attn.wkv, step_.kv, InputQuant::kFp8}};
+  size_t count = 2;
+  if (layer.ratio > 0) {
+    // A compressor without overlap fills half the buffer's width.
+    comp_kv.cols = comp_gate.cols = comp_kv.stride = comp_gate.stride = attn.compressor.wkv.n;
+    targets[count++] = {&attn.compressor.wkv, comp_kv, InputQuant::kNone};
+    targets[count++] = {&attn.compressor.wgate, comp_gate, InputQuant::kNone};
+  }
+  if (overlap) {
+    targets[count++] = {&attn.indexer.compressor.wkv, step_.index_kv, InputQuant::kNone};
+    targets[count++] = {&attn.indexer.compressor.wgate, step_.index_gate, InputQuant::kNone};
+    targets[count++] = {&attn.indexer.weights_proj, step_.index_weights, InputQuant::kNone};
+  }
+  ops_->Linear(x, {targets.data(), count});
+
+  ops_->RmsNorm(step_.q_latent, attn.q_norm, eps, step_.q_latent);
+  std::array<LinearTarget, 2> query = {LinearTarget{&attn.wq_b, step_.q, InputQuant::kFp8},
+                                       LinearTarget{&attn.indexer.wq_b, step_.index_q, InputQuant::kFp8}};
+  ops_->Linear(step_.q_latent, {query.data(), overlap ? size_t{2} : size_t{1}});
+  ops_->QNormRope({step_.q, config_.num_attention_heads, config_.head_dim, true, eps, rope});
+  ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, batch_, cache.window});
+  if (layer.ratio > 0) {
+    ops_->Compress({comp_kv, comp_gate, attn.compressor.ape, attn.compressor.norm, eps, layer.ratio, config_.head_dim,
+                    compressed_freqs_, false, batch_, cache.state, cache.compressed});
+  }
+  if (overlap) IndexCompressed(index, attn, cache, observer);
+
+  ops::SparseAttentionArgs args;
+  args.q = step_.q;
+  args.heads = config_.num_attention_heads;
+  args.head_dim = config_.head_dim;
+  args.sink = attn.sink;
+  args.softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  args.batch = batch_;
+  args.window = cache.window;
+  args.window_begin = step_.window_begin;
+  args.window_end = step_.window_end;
+  args.compressed = cache.compressed;
+  args.ratio = layer.ratio;
+  args.topk = overlap ? step_.topk : nullptr;
+  args.topk_stride = config_.index_topk;
+  args.rope = rope;
+  args.out = step_.attended;
+  ops_->SparseAttention(args);
+  ops_->GroupedLinear({step_.attended, &attn.wo_a, config_.o_groups, step_.grouped});
+  ops_->Linear(step_.grouped, std::array{LinearTarget{&attn.wo_b, out, InputQuant::kFp8}});
+}
+
+void Model::IndexCompressed(int64_t index, const AttentionWeights& attn, const LayerCache& cache,
+                            StepObserver* observer) {
+  const CompressorWeights& compressor = attn.indexer.compressor;
+  ops_->Compress({step_.index_kv, step_.index_gate, compressor.ape, compressor.norm,
+                  static_cast<float>(config_.rms_norm_eps), 4, config_.index_head_dim, compressed_freqs_, true, batch_,
+                  cache.index_state, cache.index_keys});
+  ops_->IndexerQuery({step_.index_q, config_.index_n_heads, config_.index_head_dim, Angles(4)});
+  ops::IndexerTopkArgs args;
+  args.q = step_.index_q;
+  args.weights = step_.index_weights;
+  args.heads = config_.index_n_heads;
+  args.head_dim = config_.index_head_dim;
+  args.ratio = 4;
+  args.top_k = config_.index_topk;
+  args.batch = batch_;
+  args.keys = cache.index_keys;
+  args.out = step_.topk;
+  if (observer != nullptr) {
+    args.scores_stride = limits_.max_context / 4 + 1;
+    observed_scores_.resize(batch_.tokens * args.scores_stride);
+    args.scores = observed_scores_.data();
+  }
+  ops_->IndexerTopk(args);
+  if (observer != nullptr) {
+    observer->OnIndex(static_cast<int>(index), args.scores, args.scores_stride, step_.topk);
+  }
+}
+
+void Model::Moe(int64_t index, const MoeWeights& moe, const ops::Tensor& x, const ops::Tensor& out,
+                StepObserver* observer) {
+  ops_->Linear(x, std::array{LinearTarget{&moe.gate, step_.gate_logits, InputQuant::kNone}});
+  ops::MoeRouteArgs route;
+  route.logits = step_.gate_logits;
+  route.bias = moe.bias;
+  route.bias_vl = moe.bias_vl;
+  route.token_to_expert = moe.token_to_expert.empty() ? nullptr : moe.token_to_expert.data();
+  // Without images in a request no id is an image token; an empty range past the vocabulary says so.
+  route.image_first = static_cast<int32_t>(config_.vocab_size);
+  route.experts_per_token = config_.num_experts_per_tok;
+  route.scale = static_cast<float>(config_.routed_scaling_factor);
+  route.batch = batch_;
+  route.experts = step_.experts;
+  route.weights = step_.expert_weights;
+  ops_->MoeRoute(route);
+  if (observer != nullptr) {
+    observer->OnRoute(static_cast<int>(index), step_.gate_logits, step_.experts, step_.expert_weights);
+  }
+  ops::MoeExpertsArgs experts;
+  experts.x = x;
+  experts.experts = step_.experts;
+  experts.weights = step_.expert_weights;
+  experts.experts_per_token = config_.num_experts_per_tok;
+  experts.routed = moe.experts;
+  experts.shared = &moe.shared;
+  experts.swiglu_limit = static_cast<float>(config_.swiglu_limit);
+  experts.out = out;
+  ops_->MoeExperts(experts);
+}
+
+void Model::Logits(const StepInput& step, const ops::Tensor& streams, const ops::HcWeights& hc,
+                   const ops::Vector& norm) {
+  if (step.logit_rows.empty()) return;
+  ops::Tensor z = step_.head_in;
+  z.rows = static_cast<int64_t>(step.logit_rows.size());
+  ops_->HcHead({streams, config_.hc_mult, hc, static_cast<float>(config_.hc_eps), norm,
+                static_cast<float>(config_.rms_norm_eps), z, step.logit_rows});
+  const ops::Tensor logits = ops::MakeTensor(step.logits, DType::kF32, z.rows, config_.vocab_size);
+  ops_->Linear(z, std::array{LinearTarget{&weights_->head, logits, InputQuant::kNone}});
+}
+
+}  // namespace hadal::models::deepseek_v4
