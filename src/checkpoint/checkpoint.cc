@@ -257,7 +257,7 @@ absl::Status Checkpoint::CheckValues() const {
   for (const TensorEntry& entry : tensors()) {
     const TensorSpec* spec = table.Find(entry.name);
     if (spec == nullptr) continue;
-    if (spec->is_scale) HADAL_RETURN_IF_ERROR(CheckScale(entry));
+    if (spec->is_scale()) HADAL_RETURN_IF_ERROR(CheckScale(entry));
     if (spec->dtypes.contains(DType::kI64)) {
       HADAL_RETURN_IF_ERROR(CheckTokenExperts(entry, config().n_routed_experts));
     }

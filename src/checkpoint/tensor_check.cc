@@ -54,7 +54,7 @@ void NormaliseEntry(const TensorSpec& spec, TensorEntry* entry) {
     if (entry->shape.back() > INT64_MAX / 4) return;
     entry->dtype = DType::kF4E2M1;
     entry->shape.back() *= 2;
-  } else if (spec.is_scale && entry->dtype == DType::kU8) {
+  } else if (spec.is_scale() && entry->dtype == DType::kU8) {
     entry->dtype = DType::kF8E8M0;
   }
 }

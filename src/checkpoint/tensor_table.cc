@@ -35,21 +35,21 @@ class Builder {
   // FP8 weight [out, in] with a scale for each 128x128 block.
   void Fp8(const std::string& module, int64_t out, int64_t in) {
     Add(module + ".weight", DType::kF8E4M3, {out, in});
-    AddScale(module, {CeilDiv(out, 128), CeilDiv(in, 128)});
+    AddScale(module, 128, {CeilDiv(out, 128), CeilDiv(in, 128)});
   }
 
   // FP4 weight [out, in] with a scale for each 32 inputs of a row.
   void Fp4(const std::string& module, int64_t out, int64_t in) {
     Add(module + ".weight", DType::kF4E2M1, {out, in});
-    AddScale(module, {out, in / 32});
+    AddScale(module, 32, {out, in / 32});
   }
 
  private:
-  void AddScale(const std::string& module, std::vector<int64_t> shape) {
+  void AddScale(const std::string& module, int block, std::vector<int64_t> shape) {
     // V3.x publishes F32, V4 instruct checkpoints E8M0, V4 base checkpoints F32: the file decides (spec text 2.4).
     const DType preferred = family_ == ModelFamily::kV4 ? DType::kF8E8M0 : DType::kF32;
     Add(ScaleOf(module), kScaleTypes, preferred, std::move(shape));
-    specs_->back().is_scale = true;
+    specs_->back().scale_block = block;
   }
   std::string ScaleOf(const std::string& module) const {
     return module + (family_ == ModelFamily::kV4 ? ".scale" : ".weight_scale_inv");

@@ -48,8 +48,9 @@ struct TensorSpec {
   DType preferred = DType::kF32;  // what published instruct checkpoints hold, and what synth writes
   std::vector<int64_t> shape;     // logical
   TensorCategory category = TensorCategory::kOther;
-  bool is_scale = false;  // of a quantised weight
+  int scale_block = 0;  // inputs that share a scale, if this is a scale: 128 (FP8) or 32 (FP4)
 
+  bool is_scale() const { return scale_block > 0; }
   int64_t elements() const {
     int64_t n = 1;
     for (int64_t d : shape) n *= d;
