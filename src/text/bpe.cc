@@ -49,6 +49,10 @@ absl::StatusOr<Bpe> Bpe::Create(const std::array<int32_t, 256>& byte_ids, const 
     slot = Slot{Pair(merge.left, merge.right), static_cast<uint32_t>(rank), merge.product};
     bpe.products_.push_back(merge.product);
   }
+  bpe.byte_ranks_.resize(256 * 256);
+  for (size_t pair = 0; pair < bpe.byte_ranks_.size(); ++pair) {
+    bpe.byte_ranks_[pair] = bpe.Rank(byte_ids[pair >> 8], byte_ids[pair & 0xFF]);
+  }
   return bpe;
 }
 
@@ -79,14 +83,15 @@ void Bpe::EncodeShort(std::string_view piece, Scratch&, std::vector<int32_t>* ou
   uint32_t ranks[kShortPiece];
   size_t count = piece.size();
   for (size_t i = 0; i < count; ++i) ids[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
-  for (size_t i = 0; i + 1 < count; ++i) ranks[i] = Rank(ids[i], ids[i + 1]);
+  for (size_t i = 0; i + 1 < count; ++i) ranks[i] = ByteRank(piece[i], piece[i + 1]);
   while (count > 1) {
-    size_t best = 0;
-    for (size_t i = 1; i + 1 < count; ++i) {
-      if (ranks[i] < ranks[best]) best = i;
-    }
-    if (ranks[best] == kNoRank) break;
-    ids[best] = products_[ranks[best]];
+    // The minimum of (rank, place) in one word compiles without branches.
+    uint64_t lowest = ~uint64_t{0};
+    for (size_t i = 0; i + 1 < count; ++i) lowest = std::min(lowest, uint64_t{ranks[i]} << 32 | i);
+    const uint32_t rank = static_cast<uint32_t>(lowest >> 32);
+    if (rank == kNoRank) break;
+    const size_t best = static_cast<uint32_t>(lowest);
+    ids[best] = products_[rank];
     --count;
     std::copy(ids + best + 2, ids + count + 1, ids + best + 1);
     std::copy(ranks + best + 1, ranks + count, ranks + best);
@@ -113,7 +118,7 @@ void Bpe::EncodeLong(std::string_view piece, Scratch& scratch, std::vector<int32
     previous[i] = i > 0 ? i - 1 : kNone;
   }
   for (uint32_t i = 0; i < count; ++i) {
-    ranks[i] = i + 1 < count ? Rank(ids[i], ids[i + 1]) : kNoRank;
+    ranks[i] = i + 1 < count ? ByteRank(piece[i], piece[i + 1]) : kNoRank;
     if (ranks[i] != kNoRank) heap.push_back(entry(ranks[i], i));
   }
   std::make_heap(heap.begin(), heap.end(), std::greater<>());

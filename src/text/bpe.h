@@ -69,10 +69,16 @@ class Bpe {
   // Rank of merging the two, kNoRank if there is no such merge.
   uint32_t Rank(int32_t left, int32_t right) const { return slots_[Locate(Pair(left, right))].rank; }
 
+  uint32_t ByteRank(char left, char right) const {
+    return byte_ranks_[static_cast<unsigned char>(left) << 8 | static_cast<unsigned char>(right)];
+  }
+
   void EncodeShort(std::string_view piece, Scratch& scratch, std::vector<int32_t>* out) const;
   void EncodeLong(std::string_view piece, Scratch& scratch, std::vector<int32_t>* out) const;
 
   std::array<int32_t, 256> byte_ids_{};
+  // Ranks of pairs of bytes, first << 8 | second: every piece starts with these, and here they are near.
+  std::vector<uint32_t> byte_ranks_;
   std::vector<int32_t> products_;  // by rank
   std::vector<Slot> slots_;
   int shift_ = 63;

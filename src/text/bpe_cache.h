@@ -38,7 +38,10 @@ class BpeCache {
   // Appends the tokens of the piece if they are known.
   bool Find(const Key& key, std::vector<int32_t>* out) const {
     const Slot& slot = slots_[Index(key)];
-    if (slot.words != key.words) return false;
+    // Not operator==, which calls memcmp.
+    const uint64_t difference =
+        (slot.words[0] ^ key.words[0]) | (slot.words[1] ^ key.words[1]) | (slot.words[2] ^ key.words[2]);
+    if (difference != 0) return false;
     if (slot.count == 1) {
       out->push_back(slot.ids[0]);
     } else {

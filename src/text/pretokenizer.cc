@@ -1,11 +1,13 @@
 // Pre-tokenizer on PCRE2: compiling the rules and applying them one after another.
 #include "text/pretokenizer.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <utility>
 
 #include "base/status.h"
+#include "text/pretokenizer_regex.h"
 #include "text/tokenizer_utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -23,27 +25,6 @@ constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr uint32_t kHeapLimitKib = 256 * 1024;
 constexpr size_t kJitStackStart = 32 * 1024;
 constexpr size_t kJitStackMax = 1024 * 1024;
-
-// Replaces \s and \S by the White_Space property. An escaped backslash is skipped as a pair, so "\\s" stays.
-std::string WithUnicodeSpaces(std::string_view pattern) {
-  std::string result;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '\\' || i + 1 == pattern.size()) {
-      result += pattern[i];
-      continue;
-    }
-    const char escaped = pattern[++i];
-    if (escaped == 's') {
-      result += "\\p{White_Space}";
-    } else if (escaped == 'S') {
-      result += "\\P{White_Space}";
-    } else {
-      result += '\\';
-      result += escaped;
-    }
-  }
-  return result;
-}
 
 template <typename T>
 T* OrBadAlloc(T* pointer) {
@@ -82,46 +63,51 @@ Pretokenizer::Pretokenizer(Pretokenizer&&) noexcept = default;
 Pretokenizer& Pretokenizer::operator=(Pretokenizer&&) noexcept = default;
 Pretokenizer::~Pretokenizer() = default;
 
+absl::StatusOr<Pretokenizer::Code> Pretokenizer::Compile(const std::string& pattern, uint32_t options) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  Code code;
+  code.code.reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr));
+  if (code.code == nullptr) {
+    unsigned char message[256] = {};
+    pcre2_get_error_message(error, message, sizeof(message));
+    return InvalidArgument("the regex does not compile: {} (at byte {})", reinterpret_cast<const char*>(message),
+                           offset);
+  }
+  // Fails only where the system forbids executable memory; the interpreter gives the same matches.
+  code.jit = pcre2_jit_compile(code.code.get(), PCRE2_JIT_COMPLETE) == 0;
+  return code;
+}
+
 absl::StatusOr<Pretokenizer> Pretokenizer::Create(const std::vector<Rule>& rules) {
   if (rules.size() > kMaxRules) {
     return InvalidArgument("{} split rules, expected at most {}", rules.size(), kMaxRules);
   }
   Pretokenizer result;
   for (size_t i = 0; i < rules.size(); ++i) {
-    if (rules[i].pattern.empty() || rules[i].pattern.size() > kMaxPatternBytes) {
-      return InvalidArgument("split rule {}: the pattern has {} bytes, expected 1 to {}", i, rules[i].pattern.size(),
+    const Rule& rule = rules[i];
+    if (rule.pattern.empty() || rule.pattern.size() > kMaxPatternBytes) {
+      return InvalidArgument("split rule {}: the pattern has {} bytes, expected 1 to {}", i, rule.pattern.size(),
                              kMaxPatternBytes);
     }
-    const std::string pattern = rules[i].literal ? rules[i].pattern : WithUnicodeSpaces(rules[i].pattern);
-    const uint32_t options =
-        rules[i].literal ? PCRE2_LITERAL | PCRE2_UTF : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    Code code;
-    code.code.reset(
-        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr));
-    if (code.code == nullptr) {
-      unsigned char message[256] = {};
-      pcre2_get_error_message(error, message, sizeof(message));
-      return InvalidArgument("split rule {}: the regex does not compile: {} (at byte {})", i,
-                             reinterpret_cast<const char*>(message), offset);
+    for (const UnicodeVersion version : {UnicodeVersion::kOfPcre2, UnicodeVersion::k16}) {
+      absl::StatusOr<Code> code = rule.literal ? Compile(rule.pattern, PCRE2_LITERAL | PCRE2_UTF)
+                                               : Compile(TranslateRegex(rule.pattern, version),
+                                                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C);
+      if (!code.ok()) return InvalidArgument("split rule {}: {}", i, Message(code.status()));
+      (version == UnicodeVersion::kOfPcre2 ? result.codes_ : result.newer_codes_).push_back(*std::move(code));
     }
-    // Fails only where the system forbids executable memory; the interpreter gives the same matches.
-    code.jit = pcre2_jit_compile(code.code.get(), PCRE2_JIT_COMPLETE) == 0;
-    result.codes_.push_back(std::move(code));
   }
   return result;
 }
 
 bool Pretokenizer::jit() const {
-  for (const Code& code : codes_) {
-    if (!code.jit) return false;
-  }
-  return true;
+  return std::all_of(codes_.begin(), codes_.end(), [](const Code& code) { return code.jit; });
 }
 
 bool Pretokenizer::Find(const Code& code, std::string_view piece, size_t from, Scratch& scratch, size_t* begin,
-                        size_t* end) const {
+                        size_t* end) {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(piece.data());
   // The text was validated once, in Split; an empty match would be an empty piece.
   constexpr uint32_t kOptions = PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK;
@@ -137,29 +123,29 @@ bool Pretokenizer::Find(const Code& code, std::string_view piece, size_t from, S
   return *begin >= from && *begin < *end;
 }
 
-void Pretokenizer::Apply(size_t rule, std::string_view piece, Scratch& scratch,
-                         absl::FunctionRef<void(std::string_view)> emit) const {
-  if (rule == codes_.size()) {
+void Pretokenizer::Apply(const std::vector<Code>& codes, size_t rule, std::string_view piece, Scratch& scratch,
+                         absl::FunctionRef<void(std::string_view)> emit) {
+  if (rule == codes.size()) {
     emit(piece);
     return;
   }
   size_t done = 0;
   size_t begin = 0;
   size_t end = 0;
-  while (done < piece.size() && Find(codes_[rule], piece, done, scratch, &begin, &end)) {
-    if (begin > done) Apply(rule + 1, piece.substr(done, begin - done), scratch, emit);
-    Apply(rule + 1, piece.substr(begin, end - begin), scratch, emit);
+  while (done < piece.size() && Find(codes[rule], piece, done, scratch, &begin, &end)) {
+    if (begin > done) Apply(codes, rule + 1, piece.substr(done, begin - done), scratch, emit);
+    Apply(codes, rule + 1, piece.substr(begin, end - begin), scratch, emit);
     done = end;
   }
-  if (done < piece.size()) Apply(rule + 1, piece.substr(done), scratch, emit);
+  if (done < piece.size()) Apply(codes, rule + 1, piece.substr(done), scratch, emit);
 }
 
 void Pretokenizer::Split(std::string_view text, Scratch& scratch,
                          absl::FunctionRef<void(std::string_view)> emit) const {
   while (!text.empty()) {
-    const size_t valid = ValidUtf8Prefix(text);
-    if (valid > 0) Apply(0, text.substr(0, valid), scratch, emit);
-    text.remove_prefix(valid);
+    const std::string_view valid = text.substr(0, ValidUtf8Prefix(text));
+    if (!valid.empty()) Apply(HasNewerCharacters(valid) ? newer_codes_ : codes_, 0, valid, scratch, emit);
+    text.remove_prefix(valid.size());
     size_t invalid = 0;
     while (invalid < text.size() && NextUtf8(text.substr(invalid)).kind != Utf8Step::Kind::kChar) ++invalid;
     if (invalid > 0) emit(text.substr(0, invalid));

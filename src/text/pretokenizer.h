@@ -5,12 +5,12 @@
 // a piece, and so is each gap between matches. The rules are not combined into one alternation, which would cut
 // "a  123" differently (trap 28). A rule sees nothing outside its piece: look-around ends at the piece's borders.
 //
-// Regexes are those of tokenizer.json, matched by PCRE2 (UTF, UCP, JIT where the system allows executable memory).
-// `\s` and `\S` mean the White_Space property, as in the regex engine the files are written for; PCRE2's own `\s` also
-// takes U+180E.
+// Regexes are those of tokenizer.json, matched by PCRE2 (UTF, UCP, JIT where the system allows executable memory) after
+// the translation of text/pretokenizer_regex.h.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -70,11 +70,13 @@ class Pretokenizer {
   struct Code;
   Pretokenizer();
 
-  bool Find(const Code& code, std::string_view piece, size_t from, Scratch& scratch, size_t* begin, size_t* end) const;
-  void Apply(size_t rule, std::string_view piece, Scratch& scratch,
-             absl::FunctionRef<void(std::string_view)> emit) const;
+  static absl::StatusOr<Code> Compile(const std::string& pattern, uint32_t options);
+  static bool Find(const Code& code, std::string_view piece, size_t from, Scratch& scratch, size_t* begin, size_t* end);
+  static void Apply(const std::vector<Code>& codes, size_t rule, std::string_view piece, Scratch& scratch,
+                    absl::FunctionRef<void(std::string_view)> emit);
 
-  std::vector<Code> codes_;
+  std::vector<Code> codes_;        // for text that PCRE2's Unicode version covers
+  std::vector<Code> newer_codes_;  // for text with newer characters
 };
 
 }  // namespace hadal::text
