@@ -307,10 +307,7 @@ const ToolSpec* OutputParser::FindTool(std::string_view name) const {
 
 void OutputParser::FeedInvokeHeader(char c) {
   // ` name="NAME">` on one line.
-  if (IsControlSymbol(c) || c == '\n' || header_.size() >= kMaxHeaderBytes) {
-    GiveUpInvoke();
-    return FeedSymbol(c);
-  }
+  if (IsControlSymbol(c) || c == '\n' || header_.size() >= kMaxHeaderBytes) return GiveUpHeader(c);
   markup_ += c;
   header_ += c;
   if (c == '>' && !HasOddQuotes(header_)) BeginCall();
@@ -330,6 +327,20 @@ void OutputParser::BeginCall() {
   place_ = Place::kInvoke;
   lex_ = Lex::kText;
   Emit(OutputEvent::Kind::kCallBegin, name);
+}
+
+// A tag's attributes run into `c`, which cannot be part of them. If that is the marker of another tag, the "<" or "</"
+// before it is that tag's.
+void OutputParser::GiveUpHeader(char c) {
+  std::string less;
+  if (c == kSymbolDsml) {
+    if (header_.ends_with("</")) less = "</";
+    if (header_.ends_with('<')) less = "<";
+    markup_.resize(markup_.size() - less.size());
+  }
+  GiveUpInvoke();
+  less_ = std::move(less);
+  FeedSymbol(c);
 }
 
 // The current invoke cannot be read: everything up to its end, or to the next one, is skipped.
@@ -366,10 +377,7 @@ void OutputParser::LeaveInvoke() {
 
 void OutputParser::FeedParameterHeader(char c) {
   // ` name="K" string="true|false">`; K may hold quotes and '>', so the full form ends the tag wherever it fits.
-  if (IsControlSymbol(c) || header_.size() >= kMaxHeaderBytes) {
-    GiveUpInvoke();
-    return FeedSymbol(c);
-  }
+  if (IsControlSymbol(c) || header_.size() >= kMaxHeaderBytes) return GiveUpHeader(c);
   markup_ += c;
   header_ += c;
   if (c != '>') return;

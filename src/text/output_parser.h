@@ -122,6 +122,7 @@ class OutputParser {
   void BeginCall();
   void CloseCall(bool complete);
   void BeginParameter();
+  void GiveUpHeader(char c);
   void GiveUpInvoke();
   void LeaveInvoke();
 
