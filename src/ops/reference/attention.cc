@@ -87,7 +87,12 @@ void ReferenceOps::QNormRope(const QNormRopeArgs& args) {
     for (int64_t h = 0; h < args.heads; ++h) {
       float* q = row.data() + h * d;
       if (args.normalize) {
-        const float inverse_rms = reference::InverseRms(q, d, args.rms_eps);
+        // The published inference code evaluates this norm in elementwise bf16 operations: the square, its mean, the
+        // mean plus eps and the reciprocal root are each rounded (spec 3.4 step 2; docs/numerics.md says why we follow).
+        float sum = 0;
+        for (int64_t i = 0; i < d; ++i) sum += Act(q[i] * q[i]);
+        const float mean = Act(Act(sum / static_cast<float>(d)) + args.rms_eps);
+        const float inverse_rms = Act(1.0f / std::sqrt(mean));
         for (int64_t i = 0; i < d; ++i) q[i] = Act(q[i] * inverse_rms);
       }
       Rotate(q + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);

@@ -64,9 +64,16 @@ void CpuOps::QNormRope(const ops::QNormRopeArgs& args) {
       std::byte* head = RowAt(args.q, t, h * args.head_dim);
       kernels_.load(head, args.q.dtype, args.head_dim, v);
       if (args.normalize) {
-        const float mean = kernels_.sum_squares(v, args.head_dim) / static_cast<float>(args.head_dim);
-        kernels_.scale_weight(v, args.head_dim, 1.0f / std::sqrt(mean + args.rms_eps), {}, v);
-        kernels_.round(v, args.head_dim, args.q.dtype);
+        // As the published inference code does it, in elementwise operations of the activation dtype (docs/numerics.md).
+        const DType dtype = args.q.dtype;
+        float mean = kernels_.sum_rounded_squares(v, args.head_dim, dtype) / static_cast<float>(args.head_dim);
+        kernels_.round(&mean, 1, dtype);
+        mean += args.rms_eps;
+        kernels_.round(&mean, 1, dtype);
+        float factor = 1.0f / std::sqrt(mean);
+        kernels_.round(&factor, 1, dtype);
+        kernels_.scale_weight(v, args.head_dim, factor, {}, v);
+        kernels_.round(v, args.head_dim, dtype);
       }
       kernels_.rope(v + args.head_dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
       kernels_.store(v, args.head_dim, head, args.q.dtype);

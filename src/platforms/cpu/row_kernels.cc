@@ -97,6 +97,18 @@ float SumSquares(const float* x, int64_t n) {
   return sum;
 }
 
+float SumRoundedSquares(const float* x, int64_t n, DType dtype) {
+  if (dtype != DType::kBF16) return SumSquares(x, n);
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  VF sum = hn::Zero(d);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const VF v = hn::LoadU(d, x + i);
+    sum = hn::Add(sum, RoundToBf16(d, hn::Mul(v, v)));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
 template <typename T>
 void ScaleWeightRow(const float* x, int64_t n, float factor, const T* weight, float* y) {
   const DF d;
@@ -381,7 +393,7 @@ void IndexScores(const float* qt, const float* weight, int64_t heads, int64_t di
 }
 
 RowKernels MakeRowKernels() {
-  return {Load,     Store, Round,  FakeE4M3, FakeE2M1, SumSquares, ScaleWeight, Rope,
+  return {Load,     Store, Round,  FakeE4M3, FakeE2M1, SumSquares, SumRoundedSquares, ScaleWeight, Rope,
           Hadamard, HcMix, HcPost, Pool,     Swiglu,   Attend,     IndexScores};
 }
 

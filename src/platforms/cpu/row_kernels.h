@@ -17,8 +17,9 @@ struct RowKernels {
   // Quantise-dequantise in blocks that share a power-of-two scale; n is a multiple of block.
   void (*fake_e4m3)(float* x, int64_t n, int64_t block);
   void (*fake_e2m1)(float* x, int64_t n, int64_t block);
-  // Sum of squares.
+  // Sum of squares; and with every square rounded to the grid of `dtype` first.
   float (*sum_squares)(const float* x, int64_t n);
+  float (*sum_rounded_squares)(const float* x, int64_t n, DType dtype);
   // y = x * factor * weight (weight may be empty); fp32, no rounding; may work in place.
   void (*scale_weight)(const float* x, int64_t n, float factor, ops::Vector weight, float* y);
   // Rotates adjacent pairs (x[2j], x[2j+1]), j < half, by (cos, sin); inverse: by the conjugate.
