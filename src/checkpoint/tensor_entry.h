@@ -27,8 +27,8 @@ struct TensorEntry {
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;  // lives as long as the file or WeightSource it came from
   int64_t bytes = 0;
-  std::string_view file;   // path of the file that holds it; "(dummy)" for generated weights
-  bool droppable = false;  // data lies in a mapped file, whose pages the kernel can read again
+  std::string_view file = {};  // path of the file that holds it; "(dummy)" for generated weights
+  bool droppable = false;      // data lies in a mapped file, whose pages the kernel can read again
 
   int64_t elements() const {
     int64_t n = 1;
