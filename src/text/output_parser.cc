@@ -332,14 +332,12 @@ void OutputParser::BeginCall() {
 // A tag's attributes run into `c`, which cannot be part of them. If that is the marker of another tag, the "<" or "</"
 // before it is that tag's.
 void OutputParser::GiveUpHeader(char c) {
-  std::string less;
-  if (c == kSymbolDsml) {
-    if (header_.ends_with("</")) less = "</";
-    if (header_.ends_with('<')) less = "<";
-    markup_.resize(markup_.size() - less.size());
-  }
+  size_t less = 0;
+  if (c == kSymbolDsml && header_.ends_with('<')) less = 1;
+  if (c == kSymbolDsml && header_.ends_with("</")) less = 2;
+  markup_.resize(markup_.size() - less);
   GiveUpInvoke();
-  less_ = std::move(less);
+  less_.assign("</", less);
   FeedSymbol(c);
 }
 
