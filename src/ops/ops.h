@@ -110,7 +110,7 @@ struct QNormRopeArgs {
   Tensor q;  // [T, H*D] act, in place
   int64_t heads = 0;
   int64_t head_dim = 0;
-  bool normalize = true;  // per-head RMS without weight; the indexer's queries skip it
+  bool normalize = true;  // per-head RMS without weight, in elementwise act operations; the indexer's queries skip it
   float rms_eps = 0;
   RopeAngles rope;  // rotates the last 2*half dims of each head, adjacent pairs
 };
@@ -204,7 +204,7 @@ struct ExpertWeights {
 
 struct MoeExpertsArgs {
   Tensor x;                          // [T, d] act
-  const int32_t* experts = nullptr;  // [T, k]
+  const int32_t* experts = nullptr;  // [T, k]; -1 (padding) is skipped
   const float* weights = nullptr;    // [T, k]
   int64_t experts_per_token = 0;
   std::span<const ExpertWeights> routed;  // [E]

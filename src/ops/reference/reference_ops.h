@@ -3,7 +3,7 @@
 // runs on one thread, decodes weights anew in every call and takes its scratch from the heap.
 //
 // Where the specification leaves a choice:
-//  - RMS of queries in fp32, rounded once before the rotation and once after it (cast list 3.9);
+//  - RMS of queries in elementwise bf16 operations, as the published code evaluates it, and in fp32 in f32 numerics;
 //  - attention probabilities stay fp32;
 //  - in f32 numerics the Hadamard rotation of the indexer is still applied, to queries and keys alike;
 //  - MoeExperts quantises the input of FP8 and FP4 experts; experts in kBF16 or kF32 take it as it is;

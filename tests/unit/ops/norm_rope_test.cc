@@ -105,6 +105,10 @@ TEST_P(NormRopeTest, AnglesAreTheFp32Product) {
   EXPECT_GT(std::fabs(in_double - static_cast<double>(1e6f * freqs[1])), 1e-3);
 }
 
+// The published norm rounds the squares, their mean, the mean with eps and the reciprocal root to bf16, each by at most
+// 2^-8 of its value; the root halves the relative errors of the first three.
+double QueryNormError(bool published, int64_t dim) { return RelativeRmsError(dim) + (published ? 2.5 * 0x1p-8 : 0.0); }
+
 TEST_P(NormRopeTest, QueryMatchesADoubleComputation) {
   Random random(12);
   for (const bool normalize : {true, false}) {
@@ -129,11 +133,42 @@ TEST_P(NormRopeTest, QueryMatchesADoubleComputation) {
               // Both inputs of a rotated pair were rounded once before; then the result is.
               const int64_t j = (i - (dim - kRotary)) / 2;
               const double before = i < dim - kRotary ? 0 : std::fabs(tail[2 * j]) + std::fabs(tail[2 * j + 1]);
+              const double norm_error = normalize ? QueryNormError(published(), dim) : RelativeRmsError(dim);
               const double tolerance =
-                  ActStep(before) + ActStep(expected[i]) + RelativeRmsError(dim) * (before + std::fabs(expected[i]));
+                  ActStep(before) + ActStep(expected[i]) + norm_error * (before + std::fabs(expected[i]));
               ASSERT_NEAR(q.At(t, h * dim + i), expected[i], tolerance) << "row " << t << " head " << h << " dim " << i;
             }
           }
+        }
+      }
+    }
+  }
+}
+
+// Small integers: their squares and the sum are exact in any order, so every rounding of the norm is determined.
+TEST_P(NormRopeTest, QueryNormRoundsWhereThePublishedCodeDoes) {
+  Random random(17);
+  const int64_t dim = 512, heads = 16;
+  Matrix q(act(), 4, heads * dim);
+  for (int64_t t = 0; t < q.rows(); ++t) {
+    for (int64_t i = 0; i < q.cols(); ++i) q.Set(t, i, static_cast<float>(random.Index(2 * (i / dim) + 3) - i / dim));
+  }
+  const Matrix input = q;
+  const Batch batch = Batch::Run(q.rows());
+  const Angles angles(batch.positions, test::RopeFreqs());
+  ops_->QNormRope({q.view(), heads, dim, true, kEps, angles.view()});
+  ops_->Synchronize();
+  for (int64_t t = 0; t < q.rows(); ++t) {
+    for (int64_t h = 0; h < heads; ++h) {
+      float sum = 0;
+      for (int64_t i = 0; i < dim; ++i) sum += Act(input.At(t, h * dim + i) * input.At(t, h * dim + i));
+      const float inverse_rms = Act(1.0f / std::sqrt(Act(Act(sum / static_cast<float>(dim)) + kEps)));
+      for (int64_t i = 0; i < dim - kRotary; ++i) {
+        const float expected = Act(input.At(t, h * dim + i) * inverse_rms);
+        if (published()) {
+          ASSERT_EQ(q.At(t, h * dim + i), expected) << "row " << t << " head " << h << " dim " << i;
+        } else {
+          ASSERT_NEAR(q.At(t, h * dim + i), expected, std::fabs(expected) * 0x1p-21f);
         }
       }
     }
