@@ -135,7 +135,9 @@ struct CompressArgs {
   std::span<const float> rope_freqs;  // [rotary/2] of this layer; the row is rotated at position window*ratio
   bool indexer_keys = false;          // false: FP8 simulation of the non-rotary dims; true: Hadamard + FP4 simulation
   BatchRows batch;
-  PagedRows state;   // f32 [2*c*Dc]: kv | gate+ape of each position, a ring
+  // f32 [2*c*Dc]: kv | gate+ape of each position, a ring. All rows of the batch are written before a window is read, so
+  // a ring holds the batch and, before it, the rest of an open window and (ratio 4) the window before that one.
+  PagedRows state;
   PagedRows output;  // cols Dc; row w of the sequence is written when position w*ratio+ratio-1 is in the batch
 };
 
@@ -207,7 +209,7 @@ struct MoeExpertsArgs {
   const int32_t* experts = nullptr;  // [T, k]; -1 (padding) is skipped
   const float* weights = nullptr;    // [T, k]
   int64_t experts_per_token = 0;
-  std::span<const ExpertWeights> routed;  // [E]
+  std::span<const ExpertWeights> routed;  // [E]; inputs of FP8 and FP4 experts are quantised as by InputQuant::kFp8
   const ExpertWeights* shared = nullptr;
   float swiglu_limit = 0;  // 0: no clamp
   Tensor out;              // [T, d] act
