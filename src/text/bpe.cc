@@ -68,17 +68,17 @@ void Bpe::Encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>*
     const BpeCache::Key key = BpeCache::MakeKey(piece);
     if (scratch.cache_.Find(key, out)) return;
     const size_t before = out->size();
-    EncodeShort(piece, scratch, out);
+    EncodeShort(piece, out);
     scratch.cache_.Insert(key, out->data() + before, out->size() - before);
   } else if (piece.size() <= kShortPiece) {
-    EncodeShort(piece, scratch, out);
+    EncodeShort(piece, out);
   } else {
     EncodeLong(piece, scratch, out);
   }
 }
 
 // Dense arrays: ranks[i] is the rank of merging tokens i and i+1. Each merge scans them all and closes the gap.
-void Bpe::EncodeShort(std::string_view piece, Scratch&, std::vector<int32_t>* out) const {
+void Bpe::EncodeShort(std::string_view piece, std::vector<int32_t>* out) const {
   int32_t ids[kShortPiece];
   uint32_t ranks[kShortPiece];
   size_t count = piece.size();
@@ -105,7 +105,11 @@ void Bpe::EncodeShort(std::string_view piece, Scratch&, std::vector<int32_t>* ou
 // they are recognised when they come up, because ranks[position] no longer is their rank.
 void Bpe::EncodeLong(std::string_view piece, Scratch& scratch, std::vector<int32_t>* out) const {
   const uint32_t count = static_cast<uint32_t>(piece.size());
-  auto& [cache, ids, ranks, next, previous, heap] = scratch;
+  std::vector<int32_t>& ids = scratch.ids_;
+  std::vector<uint32_t>& ranks = scratch.ranks_;
+  std::vector<uint32_t>& next = scratch.next_;
+  std::vector<uint32_t>& previous = scratch.previous_;
+  std::vector<uint64_t>& heap = scratch.heap_;
   ids.resize(count);
   ranks.resize(count);
   next.resize(count);

@@ -73,7 +73,7 @@ class Bpe {
     return byte_ranks_[static_cast<unsigned char>(left) << 8 | static_cast<unsigned char>(right)];
   }
 
-  void EncodeShort(std::string_view piece, Scratch& scratch, std::vector<int32_t>* out) const;
+  void EncodeShort(std::string_view piece, std::vector<int32_t>* out) const;
   void EncodeLong(std::string_view piece, Scratch& scratch, std::vector<int32_t>* out) const;
 
   std::array<int32_t, 256> byte_ids_{};

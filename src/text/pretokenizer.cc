@@ -36,7 +36,7 @@ T* OrBadAlloc(T* pointer) {
 
 struct Pretokenizer::Code {
   struct Free {
-    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+    void operator()(pcre2_code* compiled) const { pcre2_code_free(compiled); }
   };
   std::unique_ptr<pcre2_code, Free> code;
   bool jit = false;
