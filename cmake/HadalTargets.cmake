@@ -1,4 +1,4 @@
-# hadal_library(NAME SOURCES... [DEPS ...]): a static library hadal_NAME whose headers are included from src/.
+# hadal_library(NAME SOURCES ... [DEPS ...]): a static library hadal_NAME whose headers are included from src/.
 function(hadal_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(hadal_${name} STATIC ${ARG_SOURCES})
@@ -6,15 +6,20 @@ function(hadal_library name)
   target_link_libraries(hadal_${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
-# hadal_test(NAME SOURCES... [DEPS ...] [LABELS ...]): a GoogleTest program, one CTest entry per test case.
+# hadal_test(NAME SOURCES ... [DEPS ...] LABELS unit|golden|invariance|e2e): a GoogleTest program. `make test` finds it
+# through build/*/tests.txt; CTest has one entry for it.
 function(hadal_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  list(LENGTH ARG_LABELS labels)
+  if(NOT labels EQUAL 1)
+    message(FATAL_ERROR "hadal_test(${name}): LABELS takes one of unit, golden, invariance, e2e; got '${ARG_LABELS}'")
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              HADAL_BINARY_DIR="${PROJECT_BINARY_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  set_property(GLOBAL APPEND PROPERTY HADAL_TEST_PROGRAMS ${name})
+  set_property(GLOBAL APPEND PROPERTY HADAL_TEST_PROGRAMS "${name} ${ARG_LABELS}")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
 endfunction()

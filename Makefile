@@ -1,0 +1,67 @@
+# hadal's front doors: `make demo` and `make test` do everything on a fresh Debian 12; `make help` lists the rest.
+# JOBS=N limits the build and the tests to N processes; PREFIX is where `make install` goes.
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+export JOBS
+
+HADAL = build/release/bin/hadal
+MODEL = models/tiny-v4-vision
+
+.PHONY: help deps deps-dev build demo test lint format bench install clean debug asan tsan fuzz static
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+deps: ## install the Debian packages that the build needs, where missing
+	@tools/install-deps build
+
+deps-dev: ## also those of lint, format and fuzz
+	@tools/install-deps dev
+
+build: deps ## the optimised binary, build/release/bin/hadal, with tests and benchmarks
+	@tools/build release
+
+demo: deps ## build, then answer a question with the bundled model
+	@tools/build release hadal
+	@echo
+	$(HADAL) run $(MODEL) --prompt "What is 17 + 25?"
+
+test: build ## build, then run all tests
+	@tools/run-tests build/release
+
+lint: deps-dev ## formatting and clang-tidy, warnings are errors
+	@tools/check-format
+	@tools/tidy
+
+format: deps-dev ## clang-format the tree in place
+	@tools/check-format --fix
+
+bench: build ## run the benchmarks; each prints the limit of the machine beside its result
+	@tools/run-benchmarks build/release
+
+debug: deps ## build for a debugger, in build/debug
+	@tools/build debug
+
+asan: deps ## tests under the address and undefined-behaviour sanitizers
+	@tools/build asan
+	@tools/run-tests build/asan unit golden invariance
+
+tsan: deps ## tests under the thread sanitizer
+	@tools/build tsan
+	@tools/run-tests build/tsan unit golden invariance
+
+fuzz: deps-dev ## every libFuzzer target for FUZZ_SECONDS each (default 60)
+	@tools/build fuzz
+	@tools/run-fuzzers build/fuzz
+
+static: deps ## one file that runs on any x86-64 Linux: build/static/bin/hadal
+	@tools/build static
+	@file=build/static/bin/hadal; ! ldd $$file >/dev/null 2>&1 || { echo "$$file is not static" >&2; exit 1; }
+	build/static/bin/hadal --version
+
+install: build ## copy the binary to PREFIX/bin
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean: ## remove build/
+	rm -rf build
