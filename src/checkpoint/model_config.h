@@ -63,7 +63,7 @@ struct DSparkConfig {
   int64_t block_size = 0;
   int64_t noise_token_id = 0;
   int64_t markov_rank = 0;
-  std::vector<int64_t> target_layer_ids;
+  std::vector<int64_t> target_layer_ids = {};
   int64_t stages = 0;  // entries of compress_ratios behind the main layers, else 3
   bool operator==(const DSparkConfig&) const = default;
 };

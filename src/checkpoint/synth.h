@@ -23,22 +23,22 @@ absl::StatusOr<ModelConfig> PresetConfig(std::string_view name);
 // What to change in a configuration, e.g. to make it small. Absent fields stay. Without compress_ratios, the list is
 // cut or repeated (its last two entries) to the number of layers; MTP blocks have ratio 0.
 struct ConfigOverrides {
-  std::optional<int64_t> num_hidden_layers;
-  std::optional<int64_t> num_mtp_layers;
-  std::optional<int64_t> num_hash_layers;
-  std::optional<int64_t> hidden_size;
-  std::optional<int64_t> num_attention_heads;
-  std::optional<int64_t> q_lora_rank;
-  std::optional<int64_t> o_groups;
-  std::optional<int64_t> o_lora_rank;
-  std::optional<int64_t> moe_intermediate_size;
-  std::optional<int64_t> n_routed_experts;
-  std::optional<int64_t> num_experts_per_tok;
-  std::optional<int64_t> vocab_size;
-  std::optional<int64_t> index_topk;
-  std::optional<std::vector<int>> compress_ratios;  // main layers, or main layers and MTP blocks
-  std::optional<int64_t> intermediate_size;         // V3.x
-  std::optional<int64_t> first_k_dense_replace;     // V3.x
+  std::optional<int64_t> num_hidden_layers = {};
+  std::optional<int64_t> num_mtp_layers = {};
+  std::optional<int64_t> num_hash_layers = {};
+  std::optional<int64_t> hidden_size = {};
+  std::optional<int64_t> num_attention_heads = {};
+  std::optional<int64_t> q_lora_rank = {};
+  std::optional<int64_t> o_groups = {};
+  std::optional<int64_t> o_lora_rank = {};
+  std::optional<int64_t> moe_intermediate_size = {};
+  std::optional<int64_t> n_routed_experts = {};
+  std::optional<int64_t> num_experts_per_tok = {};
+  std::optional<int64_t> vocab_size = {};
+  std::optional<int64_t> index_topk = {};
+  std::optional<std::vector<int>> compress_ratios = {};  // main layers, or main layers and MTP blocks
+  std::optional<int64_t> intermediate_size = {};         // V3.x
+  std::optional<int64_t> first_k_dense_replace = {};     // V3.x
 };
 // InvalidArgument, as ParseModelConfig would say it, if the result is not a possible model.
 absl::StatusOr<ModelConfig> ApplyOverrides(ModelConfig config, const ConfigOverrides& overrides);
@@ -49,7 +49,7 @@ struct SynthOptions {
   bool f32_scales = false;  // as base checkpoints have them; V3.x always has F32
   // A directory whose tokenizer.json and tokenizer_config.json are copied. Nothing else gives a synthetic checkpoint a
   // tokenizer: without it, only token ids can be fed to the model.
-  std::string tokenizer_dir;
+  std::string tokenizer_dir = {};
 };
 
 struct SynthReport {

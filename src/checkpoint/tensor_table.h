@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -67,7 +68,8 @@ class TensorTable {
   TensorTable(TensorTable&&) = default;
   TensorTable& operator=(TensorTable&&) = default;
 
-  const std::vector<TensorSpec>& specs() const { return specs_; }
+  const std::vector<TensorSpec>& specs() const& { return specs_; }
+  std::vector<TensorSpec> specs() && { return std::move(specs_); }
   const TensorSpec* Find(std::string_view name) const;
 
  private:

@@ -35,12 +35,12 @@ struct StackedRule {
 };
 
 struct WeightMapRules {
-  std::vector<MapRule> rename;
-  std::vector<MapRule> regex;  // PCRE2 pattern and replacement ($1, ...)
-  std::vector<MapRule> substring;
-  std::vector<StackedRule> stacked;
-  std::vector<MapRule> prefix;
-  std::vector<MapRule> suffix;
+  std::vector<MapRule> rename = {};
+  std::vector<MapRule> regex = {};  // PCRE2 pattern and replacement ($1, ...)
+  std::vector<MapRule> substring = {};
+  std::vector<StackedRule> stacked = {};
+  std::vector<MapRule> prefix = {};
+  std::vector<MapRule> suffix = {};
   bool idempotent = false;  // mapped names may be mapped again: canonicalisers
 };
 

@@ -1,6 +1,7 @@
 // Helpers of the checkpoint tests: a temporary directory, small files, hand-made safetensors.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
