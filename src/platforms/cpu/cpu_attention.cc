@@ -7,6 +7,7 @@
 
 #include "base/float_formats.h"
 #include "base/status.h"
+#include "platforms/cpu/attention_amx.h"
 #include "platforms/cpu/cpu_ops_impl.h"
 
 namespace hadal::cpu {
@@ -64,7 +65,8 @@ void CpuOps::QNormRope(const ops::QNormRopeArgs& args) {
       std::byte* head = RowAt(args.q, t, h * args.head_dim);
       kernels_.load(head, args.q.dtype, args.head_dim, v);
       if (args.normalize) {
-        // As the published inference code does it, in elementwise operations of the activation dtype (docs/numerics.md).
+        // As the published inference code does it, in elementwise operations of the activation dtype
+        // (docs/numerics.md).
         const DType dtype = args.q.dtype;
         float mean = kernels_.sum_rounded_squares(v, args.head_dim, dtype) / static_cast<float>(args.head_dim);
         kernels_.round(&mean, 1, dtype);
@@ -214,38 +216,50 @@ void CpuOps::IndexerTopk(const ops::IndexerTopkArgs& args) {
   });
 }
 
+int64_t CpuOps::VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, const void** rows) {
+  const int32_t seq = args.batch.seqs[t];
+  int64_t n = 0;
+  if (!args.compressed.empty()) {
+    const int64_t exist = (args.batch.positions[t] + 1) / args.ratio;
+    if (args.topk == nullptr) {
+      for (int64_t j = 0; j < exist; ++j) rows[n++] = CacheRow(args.compressed, seq, j);
+    } else {
+      const int32_t* chosen = args.topk + t * args.topk_stride;
+      for (int64_t i = 0; i < args.topk_stride; ++i) {
+        if (chosen[i] >= 0 && chosen[i] < exist) rows[n++] = CacheRow(args.compressed, seq, chosen[i]);
+      }
+    }
+  }
+  for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) rows[n++] = CacheRow(args.window, seq, p);
+  return n;
+}
+
 void CpuOps::SparseAttention(const ops::SparseAttentionArgs& args) {
-  constexpr int64_t kHeadsPerTask = 8;
   const int64_t tokens = args.q.rows;
   const int64_t dim = args.head_dim;
   const int64_t half = args.rope.half;
-  const int64_t parts = (args.heads + kHeadsPerTask - 1) / kHeadsPerTask;
+  const bool tiles = amx_.tiles && dim % 64 == 0 && args.q.dtype == DType::kBF16 && args.window.dtype == DType::kBF16;
+  // With tiles all heads of a token share the gathered rows; a few tokens alone are split by heads to occupy all
+  // threads. A head's result does not depend on its neighbours.
+  int64_t heads_per_task = 8;
+  if (tiles) heads_per_task = tokens >= 2 * pool_.threads() ? args.heads : std::min<int64_t>(32, args.heads);
+  const int64_t parts = (args.heads + heads_per_task - 1) / heads_per_task;
   pool_.ParallelFor(tokens * parts, [&](int64_t task, int worker) {
     WorkerScratch& scratch = workers_[worker];
     const int64_t t = task / parts;
-    const int64_t first = task % parts * kHeadsPerTask;
-    const int64_t heads = std::min(kHeadsPerTask, args.heads - first);
-    const int32_t seq = args.batch.seqs[t];
-    int64_t n = 0;
-    if (!args.compressed.empty()) {
-      const int64_t exist = (args.batch.positions[t] + 1) / args.ratio;
-      if (args.topk == nullptr) {
-        for (int64_t j = 0; j < exist; ++j) scratch.pointers[n++] = CacheRow(args.compressed, seq, j);
-      } else {
-        const int32_t* chosen = args.topk + t * args.topk_stride;
-        for (int64_t i = 0; i < args.topk_stride; ++i) {
-          if (chosen[i] >= 0 && chosen[i] < exist) scratch.pointers[n++] = CacheRow(args.compressed, seq, chosen[i]);
-        }
-      }
+    const int64_t first = task % parts * heads_per_task;
+    const int64_t heads = std::min(heads_per_task, args.heads - first);
+    const int64_t n = VisibleRows(args, t, scratch.pointers);
+    float* out = scratch.rows;
+    if (tiles) {
+      AttendAmx(reinterpret_cast<const uint16_t*>(RowAt(args.q, t, first * dim)), heads, dim, scratch.pointers, n,
+                args.softmax_scale, args.sink + first, scratch.attention, out);
+    } else {
+      float* q = scratch.vectors;
+      kernels_.load(RowAt(args.q, t, first * dim), args.q.dtype, heads * dim, q);
+      kernels_.attend(q, heads, dim, scratch.pointers, args.window.dtype, n, args.softmax_scale, args.sink + first,
+                      scratch.scores, out);
     }
-    for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) {
-      scratch.pointers[n++] = CacheRow(args.window, seq, p);
-    }
-    float* q = scratch.vectors;
-    float* out = q + kHeadsPerTask * dim;
-    kernels_.load(RowAt(args.q, t, first * dim), args.q.dtype, heads * dim, q);
-    kernels_.attend(q, heads, dim, scratch.pointers, args.window.dtype, n, args.softmax_scale, args.sink + first,
-                    scratch.scores, out);
     kernels_.round(out, heads * dim, args.out.dtype);
     for (int64_t h = 0; h < heads; ++h) {
       kernels_.rope(out + h * dim + dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, true);

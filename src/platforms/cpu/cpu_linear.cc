@@ -38,17 +38,10 @@ void CpuOps::PackGroup(const ops::Tensor& x, const int32_t* index, int64_t first
 
 void CpuOps::StoreBlock(const PackedInput& x, int64_t rows, const float* block, const ops::Tensor& out, int64_t row0,
                         int64_t n0) {
-  std::array<float, kRowBlock> line;
   const int64_t element = DTypeBytes(out.dtype, 1);
   for (int64_t m = 0; m < x.m; ++m) {
     auto* dst = static_cast<std::byte*>(out.data) + ((row0 + m) * out.stride + n0) * element;
-    if (x.group == 1) {
-      kernels_.store(block + m * rows, rows, dst, out.dtype);
-      continue;
-    }
-    const float* column = block + m / x.group * rows * x.group + m % x.group;
-    for (int64_t r = 0; r < rows; ++r) line[r] = column[r * x.group];
-    kernels_.store(line.data(), rows, dst, out.dtype);
+    kernels_.store(block + m * rows, rows, dst, out.dtype);
   }
 }
 

@@ -164,19 +164,13 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     float* up = gate + input.groups() * input.group * rows;
     BackendFor(layout).block(input, job.weights->w1, n, n + rows, gate, scratch.linear);
     BackendFor(layout).block(input, job.weights->w3, n, n + rows, up, scratch.linear);
-    std::array<float, kRowBlock> g;
-    std::array<float, kRowBlock> u;
     for (int64_t m = 0; m < job.rows; ++m) {
-      const int64_t at = m / input.group * rows * input.group + m % input.group;
-      for (int64_t r = 0; r < rows; ++r) {
-        g[r] = gate[at + r * input.group];
-        u[r] = up[at + r * input.group];
-      }
-      kernels_.round(g.data(), rows, act());
-      kernels_.round(u.data(), rows, act());
-      kernels_.swiglu(g.data(), u.data(), rows, args.swiglu_limit, moe_.slot_weight[job.slot + m], g.data());
-      kernels_.store(g.data(), rows,
-                     static_cast<std::byte*>(hidden.data) + ((job.slot + m) * f + n) * DTypeBytes(act(), 1), act());
+      float* g = gate + m * rows;
+      kernels_.round(g, rows, act());
+      kernels_.round(up + m * rows, rows, act());
+      kernels_.swiglu(g, up + m * rows, rows, args.swiglu_limit, moe_.slot_weight[job.slot + m], g);
+      kernels_.store(g, rows, static_cast<std::byte*>(hidden.data) + ((job.slot + m) * f + n) * DTypeBytes(act(), 1),
+                     act());
     }
   });
 

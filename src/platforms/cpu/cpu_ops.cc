@@ -7,6 +7,7 @@
 
 #include "base/float_formats.h"
 #include "base/status.h"
+#include "platforms/cpu/attention_amx.h"
 #include "platforms/cpu/cpu_ops_impl.h"
 
 namespace hadal::cpu {
@@ -87,6 +88,7 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
                       spec.moe_intermediate, int64_t{1024}}));
     worker.selection = carver.Take<float>(scored);
     worker.pointers = carver.Take<const void*>(std::max(attended, scored));
+    if (amx_.tiles) worker.attention = carver.Take<std::byte>(AttendAmxScratch(attended, spec.heads, spec.head_dim));
     worker.linear = carver.Take<std::byte>(kLinearScratchBytes);
   }
   for (int i = 0; i < kPackVariants; ++i) {

@@ -26,6 +26,7 @@ struct WorkerScratch {
   float* vectors = nullptr;         // a handful of head-sized rows
   float* selection = nullptr;       // indexer: [max compressed rows]
   const void** pointers = nullptr;  // [max(attended, compressed) rows]
+  std::byte* attention = nullptr;   // AttendAmxScratch
   std::byte* linear = nullptr;      // kLinearScratchBytes
 };
 
@@ -84,6 +85,9 @@ class CpuOps final : public ops::Ops {
   // Writes a block of products to columns [n0, n0 + rows) of `out`, rounding once.
   void StoreBlock(const PackedInput& x, int64_t rows, const float* block, const ops::Tensor& out, int64_t row0,
                   int64_t n0);
+
+  // Pointers to the cache rows that row t of the step sees: compressed ones, then the window.
+  static int64_t VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, const void** rows);
 
   // The mixing logits of hyper-connections for rows [first, first + count): streams in fp32 at `rows`, mixes [count,
   // n].

@@ -47,7 +47,7 @@ inline constexpr size_t kLinearScratchBytes = 160 * 1024;
 inline constexpr int64_t kRowBlock = 32;
 
 // Products of weight rows [n0, n1), n1 - n0 <= kRowBlock, with every packed row.
-// out: fp32, element (row m, weight row n) at out[((m / group) * (n1 - n0) + n - n0) * group + m % group].
+// out: fp32 [m rounded up to a group][n1 - n0].
 using LinearBlockFn = void (*)(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, float* out,
                                std::byte* scratch);
 // Packs one group of rows: rows[i] points at the fp32 values of row i, count <= group.

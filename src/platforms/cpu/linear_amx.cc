@@ -1,7 +1,4 @@
-// The amx backend. Its functions are compiled for AMX and AVX-512 whatever the build targets, and entered only after
-// AmxLinear() has seen the CPU and the kernel grant them. (Targets are set by pragma after the includes, not by
-// compiler flags: flags would also compile inline functions of headers for AVX-512, and the linker might keep those
-// copies.)
+// The amx backend.
 //
 // A weight tile is the A operand: 16 output rows x 32 inputs, as it lies in the file, so weights need no packing. The
 // input rows are the B operand, 16 of them (or m when fewer). C holds [16 outputs][group] sums and is kept in `out`
@@ -21,19 +18,9 @@
 #include <cstring>
 
 #include "base/float_formats.h"
+#include "platforms/cpu/amx_tiles.h"
 
-// GCC 12 takes the undefined pass-through operands inside its own AVX-512 headers for uninitialised variables.
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,amx-tile,amx-bf16"))), \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,amx-tile,amx-bf16")
-#endif
+HADAL_AMX_BEGIN
 
 namespace hadal::cpu {
 namespace {
@@ -42,28 +29,6 @@ namespace {
 constexpr int64_t kChunk = 512;
 constexpr int64_t kTileBytes = 1024;            // 16 rows of 64 bytes
 constexpr int64_t kStepBytes = 2 * kTileBytes;  // the two row tiles of one step of 32 inputs
-
-// Tile registers: 0-3 sums [row tile][group of the pair], 4-5 weights, 6-7 inputs.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  std::array<uint8_t, 14> reserved = {};
-  std::array<uint16_t, 16> bytes_per_row = {};
-  std::array<uint8_t, 16> rows = {};
-};
-
-void Configure(int64_t group) {
-  // A thread keeps its configuration between calls; reloading it clears the tiles and takes about a hundred cycles.
-  static thread_local int64_t configured = 0;
-  if (configured == group) return;
-  TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) {
-    config.rows[tile] = 16;
-    config.bytes_per_row[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? 64 : group * 4);
-  }
-  _tile_loadconfig(&config);
-  configured = group;
-}
 
 inline uint16_t ScalarBf16(float v) { return ToBFloat16(v).bits; }
 
@@ -224,13 +189,35 @@ inline void Multiply(const std::byte* weights, const std::byte* in0, const std::
   }
 }
 
+// Sums of one group from [32 outputs][group] to [group][32 outputs], in place.
+void TransposeSums(float* sums, int64_t group) {
+  if (group == 1) return;
+  if (group < 16) {
+    std::array<float, kRowBlock * 16> copy;
+    std::copy_n(sums, kRowBlock * group, copy.data());
+    for (int64_t m = 0; m < group; ++m) {
+      for (int64_t r = 0; r < kRowBlock; ++r) sums[m * kRowBlock + r] = copy[r * group + m];
+    }
+    return;
+  }
+  __m512i halves[2][16];
+  for (int half = 0; half < 2; ++half) {
+    for (int r = 0; r < 16; ++r) halves[half][r] = _mm512_loadu_si512(sums + (half * 16 + r) * 16);
+    Transpose16(halves[half]);
+  }
+  for (int m = 0; m < 16; ++m) {
+    _mm512_storeu_si512(sums + m * kRowBlock, halves[0][m]);
+    _mm512_storeu_si512(sums + m * kRowBlock + 16, halves[1][m]);
+  }
+}
+
 void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, float* out,
                  std::byte* scratch) {
   const int64_t rows = n1 - n0;
   const int64_t groups = x.groups();
   const int64_t in_row_bytes = x.group * 4;
   const int64_t group_bytes = x.k * x.group * 2;  // bf16
-  Configure(x.group);
+  ConfigureTiles(x.group);
   auto* weights = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch) + 63) & ~uintptr_t{63});
   // A short last block: the missing rows stay zero, and the sums go to a full-sized buffer first when `out` has no
   // room.
@@ -255,6 +242,7 @@ void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, i
                         nullptr);
       }
     }
+    for (int64_t g = 0; g < groups; ++g) TransposeSums(out + g * sums, x.group);
     return;
   }
   for (int64_t g = 0; g < groups; ++g) {
@@ -264,15 +252,54 @@ void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, i
       Multiply<false>(weights, input + g * group_bytes + k0 / 32 * (16 * in_row_bytes), nullptr, chunk / 32,
                       in_row_bytes, k0 == 0, spare, nullptr);
     }
-    std::memcpy(out + g * rows * x.group, spare, rows * x.group * sizeof(float));
+    for (int64_t m = g * x.group; m < std::min(x.m, (g + 1) * x.group); ++m) {
+      for (int64_t r = 0; r < rows; ++r) out[m * rows + r] = spare[r * x.group + m % x.group];
+    }
   }
 }
 
 inline uint32_t Bf16Bits(float exact) { return std::bit_cast<uint32_t>(exact) >> 16; }
 
+// Sixteen rows: 64 inputs of each become two registers of bf16 pairs, transposed into the two tiles' order.
+void PackFullGroup(const float* const* rows, int64_t k, InputLayout layout, uint32_t* dst) {
+  alignas(64) std::array<uint16_t, 32> order;
+  for (int i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(2 * i + 1);  // upper halves of 2 x 16 floats
+  const __m512i upper = _mm512_load_si512(order.data());
+  // FP4 order: of the 64 values the even ones first. Words 2i of (a, b), then words 2i+1.
+  for (int i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(2 * i);
+  const __m512i even = _mm512_load_si512(order.data());
+  const __m512i odd = upper;
+  int64_t i = 0;
+  for (; i + 64 <= k; i += 64) {
+    __m512i first[16];
+    __m512i second[16];
+    for (int m = 0; m < 16; ++m) {
+      const float* row = rows[m] + i;
+      const __m512i a = _mm512_permutex2var_epi16(_mm512_loadu_si512(row), upper, _mm512_loadu_si512(row + 16));
+      const __m512i b = _mm512_permutex2var_epi16(_mm512_loadu_si512(row + 32), upper, _mm512_loadu_si512(row + 48));
+      const bool fp4 = layout == InputLayout::kTilesFp4;
+      first[m] = fp4 ? _mm512_permutex2var_epi16(a, even, b) : a;
+      second[m] = fp4 ? _mm512_permutex2var_epi16(a, odd, b) : b;
+    }
+    Transpose16(first);
+    Transpose16(second);
+    for (int j = 0; j < 16; ++j) {
+      _mm512_storeu_si512(dst + (i / 2 + j) * 16, first[j]);
+      _mm512_storeu_si512(dst + (i / 2 + 16 + j) * 16, second[j]);
+    }
+  }
+  for (; i < k; i += 2) {  // k is a multiple of 32
+    for (int m = 0; m < 16; ++m) dst[i / 2 * 16 + m] = Bf16Bits(rows[m][i]) | Bf16Bits(rows[m][i + 1]) << 16;
+  }
+}
+
 // One group of rows to bf16 tiles. The values are exact in bf16: they are bf16 activations, quantised or not.
 void PackTiles(const float* const* rows, int64_t count, int64_t k, int64_t group, InputLayout layout, void* out) {
   auto* dst = static_cast<uint32_t*>(out);
+  if (count == 16 && group == 16) {
+    PackFullGroup(rows, k, layout, dst);
+    return;
+  }
   if (count < group) std::memset(out, 0, static_cast<size_t>(k) * group * 2);
   for (int64_t i = 0; i < count; ++i) {
     const float* row = rows[i];
@@ -292,13 +319,28 @@ void PackTiles(const float* const* rows, int64_t count, int64_t k, int64_t group
 }
 
 }  // namespace
+
+void ConfigureTiles(int64_t group) {
+  struct alignas(64) {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    std::array<uint8_t, 14> reserved = {};
+    std::array<uint16_t, 16> bytes_per_row = {};
+    std::array<uint8_t, 16> rows = {};
+  } config;
+  static thread_local int64_t configured = 0;
+  if (configured == group) return;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.rows[tile] = 16;
+    config.bytes_per_row[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? 64 : group * 4);
+  }
+  _tile_loadconfig(&config);
+  configured = group;
+}
+
 }  // namespace hadal::cpu
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+HADAL_AMX_END
 
 namespace hadal::cpu {
 namespace {

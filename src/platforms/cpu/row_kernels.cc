@@ -227,12 +227,15 @@ void Swiglu(const float* g, const float* u, int64_t n, float limit, float weight
   const int64_t lanes = hn::Lanes(d);
   const VF one = hn::Set(d, 1.0f);
   const VF high = hn::Set(d, limit > 0 ? limit : HUGE_VALF);
-  for (int64_t i = 0; i < n; i += lanes) {
-    const VF gate = hn::Min(hn::LoadU(d, g + i), high);
-    const VF up = hn::Max(hn::Min(hn::LoadU(d, u + i), high), hn::Neg(high));
+  const auto block = [&](VF gate, VF up) {
+    gate = hn::Min(gate, high);
+    up = hn::Max(hn::Min(up, high), hn::Neg(high));
     const VF silu = hn::Div(gate, hn::Add(one, hn::Exp(d, hn::Neg(gate))));
-    hn::StoreU(hn::Mul(hn::Set(d, weight), hn::Mul(silu, up)), d, h + i);
-  }
+    return hn::Mul(hn::Set(d, weight), hn::Mul(silu, up));
+  };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(block(hn::LoadU(d, g + i), hn::LoadU(d, u + i)), d, h + i);
+  for (; i < n; ++i) h[i] = hn::GetLane(block(hn::Set(d, g[i]), hn::Set(d, u[i])));
 }
 
 // Scores of two rows against kHeads queries: one pass over the rows' values, 2 * kHeads chains of additions.

@@ -1,0 +1,270 @@
+#include "platforms/cpu/attention_amx.h"
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "platforms/cpu/amx_tiles.h"
+
+HADAL_AMX_BEGIN
+
+namespace hadal::cpu {
+namespace {
+
+constexpr int64_t kTileWords = 512;  // bf16 values of a 16 x 32 tile
+
+int64_t RoundUp(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
+
+// Pieces of the scratch buffer.
+struct Layout {
+  int64_t rows;      // n rounded up to a pair of key tiles
+  int64_t heads;     // rounded up to a tile
+  uint16_t* keys;    // [rows][dim], gathered
+  uint16_t* values;  // [rows/32][dim/16][16 pairs][16][2]
+  uint16_t* query;   // [heads/16][dim/32][16][16][2]
+  float* scores;     // [rows][heads]
+  uint16_t* high;    // [heads][rows] probabilities, bf16
+  uint16_t* low;     // [heads][rows] what bf16 left of them
+  float* totals;     // [heads]
+  size_t bytes;
+};
+
+Layout MakeLayout(std::byte* base, int64_t n, int64_t heads, int64_t dim) {
+  Layout l = {};
+  l.rows = RoundUp(n, 32);
+  l.heads = RoundUp(heads, 16);
+  size_t at = 0;
+  const auto take = [&](size_t bytes) {
+    std::byte* p = base + at;
+    at += (bytes + 63) / 64 * 64;
+    return p;
+  };
+  l.keys = reinterpret_cast<uint16_t*>(take(l.rows * dim * 2));
+  l.values = reinterpret_cast<uint16_t*>(take(l.rows * dim * 2));
+  l.query = reinterpret_cast<uint16_t*>(take(l.heads * dim * 2));
+  l.scores = reinterpret_cast<float*>(take(l.rows * l.heads * 4));
+  l.high = reinterpret_cast<uint16_t*>(take(l.rows * l.heads * 2));
+  l.low = reinterpret_cast<uint16_t*>(take(l.rows * l.heads * 2));
+  l.totals = reinterpret_cast<float*>(take(l.heads * 4));
+  l.bytes = at;
+  return l;
+}
+
+// e^x for x <= 0, within 2 ulp; -inf and very negative values give 0. Taylor on [-ln2/2, ln2/2], degree 7.
+inline __m512 Exp(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
+                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 p = _mm512_set1_ps(1.0f / 5040);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 720));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, n);
+}
+
+// The upper half of fp32 values rounded to bf16, ties to even, in the low words of the lanes.
+inline __m512i Bf16Bits(__m512 v) {
+  const __m512i u = _mm512_castps_si512(v);
+  const __m512i lsb = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  return _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), lsb), 16);
+}
+
+// Gathers the rows, and interleaves pairs of them as the value product wants them.
+void GatherRows(const void* const* rows, int64_t n, int64_t dim, const Layout& l) {
+  alignas(64) uint16_t first[32];
+  alignas(64) uint16_t second[32];
+  for (int i = 0; i < 32; ++i) {
+    first[i] = static_cast<uint16_t>(i / 2 + (i % 2 == 0 ? 0 : 32));
+    second[i] = static_cast<uint16_t>(first[i] + 16);
+  }
+  const __m512i lower = _mm512_load_si512(first);
+  const __m512i upper = _mm512_load_si512(second);
+  const int64_t blocks = dim / 16;
+  for (int64_t j = 0; j < l.rows; ++j) {
+    uint16_t* key = l.keys + j * dim;
+    if (j < n) {
+      std::memcpy(key, rows[j], dim * 2);
+    } else {
+      std::memset(key, 0, dim * 2);
+    }
+    if (j % 2 == 0) continue;
+    const uint16_t* even = key - dim;
+    uint16_t* out = l.values + j / 32 * (blocks * kTileWords) + j % 32 / 2 * 32;
+    for (int64_t c = 0; c < dim; c += 32) {
+      const __m512i a = _mm512_loadu_si512(even + c);
+      const __m512i b = _mm512_loadu_si512(key + c);
+      _mm512_storeu_si512(out + c / 16 * kTileWords, _mm512_permutex2var_epi16(a, lower, b));
+      _mm512_storeu_si512(out + (c / 16 + 1) * kTileWords, _mm512_permutex2var_epi16(a, upper, b));
+    }
+  }
+}
+
+void PackQuery(const uint16_t* q, int64_t heads, int64_t dim, const Layout& l) {
+  std::memset(l.query, 0, l.heads * dim * 2);
+  for (int64_t h = 0; h < heads; ++h) {
+    auto* out = reinterpret_cast<uint32_t*>(l.query + h / 16 * (16 * dim)) + h % 16;
+    const auto* pairs = reinterpret_cast<const uint32_t*>(q + h * dim);
+    for (int64_t i = 0; i < dim / 2; ++i) out[i * 16] = pairs[i];
+  }
+}
+
+// scores[j][h] for two key tiles and one or two head tiles.
+template <bool kPair>
+inline void ScoreTiles(const Layout& l, int64_t dim, int64_t j, int64_t h) {
+  const uint16_t* k0 = l.keys + j * dim;
+  const uint16_t* k1 = k0 + 16 * dim;
+  const uint16_t* q0 = l.query + h / 16 * (16 * dim);
+  const uint16_t* q1 = q0 + 16 * dim;
+  const size_t key_stride = dim * 2;
+  _tile_zero(0);
+  _tile_zero(2);
+  if constexpr (kPair) {
+    _tile_zero(1);
+    _tile_zero(3);
+  }
+  for (int64_t step = 0; step < dim / 32; ++step) {
+    _tile_loadd(4, k0 + step * 32, key_stride);
+    _tile_loadd(6, q0 + step * kTileWords, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, k1 + step * 32, key_stride);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kPair) {
+      _tile_loadd(7, q1 + step * kTileWords, 64);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  const size_t stride = l.heads * 4;
+  float* out = l.scores + j * l.heads + h;
+  _tile_stored(0, out, stride);
+  _tile_stored(2, out + 16 * l.heads, stride);
+  if constexpr (kPair) {
+    _tile_stored(1, out + 16, stride);
+    _tile_stored(3, out + 16 * l.heads + 16, stride);
+  }
+}
+
+// Softmax of sixteen heads in lanes: unnormalised probabilities as two bf16 numbers, and their sum with the sink's.
+void Softmax(const Layout& l, int64_t n, int64_t h, float scale, __m512 sink) {
+  const __m512 factor = _mm512_set1_ps(scale);
+  __m512 peak = sink;
+  float* column = l.scores + h;
+  for (int64_t j = 0; j < n; ++j) {
+    const __m512 s = _mm512_mul_ps(_mm512_loadu_ps(column + j * l.heads), factor);
+    _mm512_storeu_ps(column + j * l.heads, s);
+    peak = _mm512_max_ps(peak, s);
+  }
+  __m512 total = Exp(_mm512_sub_ps(sink, peak));
+  const __m512i low_words = _mm512_set1_epi32(0xFFFF);
+  alignas(64) uint32_t pairs[2][16][16];
+  for (int64_t j0 = 0; j0 < l.rows; j0 += 32) {
+    // Two keys of a head side by side in a dword, then a transposition through memory to [head][key].
+    for (int64_t i = 0; i < 16; ++i) {
+      __m512i high[2];
+      __m512i low[2];
+      for (int64_t s = 0; s < 2; ++s) {
+        const int64_t j = j0 + 2 * i + s;
+        const __m512 p = j < n ? Exp(_mm512_sub_ps(_mm512_loadu_ps(column + j * l.heads), peak)) : _mm512_setzero_ps();
+        total = _mm512_add_ps(total, p);
+        high[s] = Bf16Bits(p);
+        low[s] = Bf16Bits(_mm512_sub_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(high[s], 16))));
+      }
+      _mm512_store_si512(pairs[0][i],
+                         _mm512_or_si512(_mm512_and_si512(high[0], low_words), _mm512_slli_epi32(high[1], 16)));
+      _mm512_store_si512(pairs[1][i],
+                         _mm512_or_si512(_mm512_and_si512(low[0], low_words), _mm512_slli_epi32(low[1], 16)));
+    }
+    const __m512i steps = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                             _mm512_set1_epi32(16));
+    for (int64_t head = 0; head < 16; ++head) {
+      const __m512i index = _mm512_add_epi32(steps, _mm512_set1_epi32(static_cast<int>(head)));
+      _mm512_storeu_si512(l.high + (h + head) * l.rows + j0, _mm512_i32gather_epi32(index, &pairs[0][0][0], 4));
+      _mm512_storeu_si512(l.low + (h + head) * l.rows + j0, _mm512_i32gather_epi32(index, &pairs[1][0][0], 4));
+    }
+  }
+  _mm512_storeu_ps(l.totals + h, total);
+}
+
+// Sums of a head tile over all rows for four blocks of sixteen channels.
+void ValueTiles(const Layout& l, int64_t dim, int64_t h, int64_t block, float out[4][16][16]) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  const size_t stride = l.rows * 2;
+  for (int64_t j = 0; j < l.rows; j += 32) {
+    const uint16_t* v = l.values + j / 32 * (dim / 16 * kTileWords) + block * kTileWords;
+    _tile_loadd(4, l.high + h * l.rows + j, stride);
+    _tile_loadd(5, l.low + h * l.rows + j, stride);
+    _tile_loadd(6, v, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(0, 5, 6);
+    _tile_loadd(7, v + kTileWords, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(1, 5, 7);
+    _tile_loadd(6, v + 2 * kTileWords, 64);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_loadd(7, v + 3 * kTileWords, 64);
+    _tile_dpbf16ps(3, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, out[0], 64);
+  _tile_stored(1, out[1], 64);
+  _tile_stored(2, out[2], 64);
+  _tile_stored(3, out[3], 64);
+}
+
+}  // namespace
+
+size_t AttendAmxScratch(int64_t n, int64_t heads, int64_t dim) { return MakeLayout(nullptr, n, heads, dim).bytes; }
+
+void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, const void* const* rows, int64_t n, float scale,
+               const float* sink, std::byte* scratch, float* out) {
+  const Layout l = MakeLayout(scratch, n, heads, dim);
+  ConfigureTiles(16);
+  GatherRows(rows, n, dim, l);
+  PackQuery(q, heads, dim, l);
+  for (int64_t j = 0; j < l.rows; j += 32) {
+    int64_t h = 0;
+    for (; h + 32 <= l.heads; h += 32) ScoreTiles<true>(l, dim, j, h);
+    if (h < l.heads) ScoreTiles<false>(l, dim, j, h);
+  }
+  for (int64_t h = 0; h < l.heads; h += 16) {
+    const int64_t count = std::min<int64_t>(16, heads - h);
+    const auto present = static_cast<__mmask16>((1u << count) - 1u);
+    Softmax(l, n, h, scale, _mm512_maskz_loadu_ps(present, sink + h));
+    alignas(64) float block[4][16][16];
+    for (int64_t c = 0; c < dim / 16; c += 4) {
+      ValueTiles(l, dim, h, c, block);
+      for (int64_t i = 0; i < count; ++i) {
+        const __m512 inverse = _mm512_set1_ps(1.0f / l.totals[h + i]);
+        for (int64_t b = 0; b < 4; ++b) {
+          _mm512_storeu_ps(out + (h + i) * dim + (c + b) * 16, _mm512_mul_ps(_mm512_load_ps(block[b][i]), inverse));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace hadal::cpu
+
+HADAL_AMX_END
+
+#else
+
+namespace hadal::cpu {
+size_t AttendAmxScratch(int64_t, int64_t, int64_t) { return 0; }
+void AttendAmx(const uint16_t*, int64_t, int64_t, const void* const*, int64_t, float, const float*, std::byte*,
+               float*) {}
+}  // namespace hadal::cpu
+
+#endif
