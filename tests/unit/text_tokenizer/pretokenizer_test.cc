@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "base/status.h"
 #include "text/pretokenizer_regex.h"
@@ -69,9 +69,9 @@ TEST(Pretokenizer, NamesTheRuleThatDoesNotCompile) {
 // Exponential backtracking is stopped by PCRE2's limit; the text still comes out whole.
 TEST(Pretokenizer, HostileRegexEnds) {
   const std::string text(60, 'a');
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_THAT(Pieces({{.pattern = "(a+)+\\1*b$"}, {.pattern = "(?:a|aa)+$(?<=c)"}}, text), ElementsAre(text));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC);
 }
 
 TEST(PretokenizerRegex, SpacesAreWhiteSpace) {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <random>
 #include <thread>
 
@@ -155,9 +155,9 @@ TEST(Tokenizer, EndlessWordsAreFast) {
   for (const std::string& text : {std::string(1 << 20, 'a'), std::string(1 << 20, ' '), std::string(1 << 20, '\n'),
                                   std::string(1 << 20, '!'), std::string(1 << 20, '7'), std::string(1 << 20, '\xFF'),
                                   std::string(1 << 20, '\xE4'), std::string(1 << 20, '<'), mixed}) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();  // CPU time: the machine may be busy
     const Ids ids = tokenizer->Encode(text, Special::kMatch);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15)) << static_cast<int>(text[0]);
+    EXPECT_LT(std::clock() - start, 15 * CLOCKS_PER_SEC) << static_cast<int>(text[0]);
     EXPECT_EQ(ids.empty(), false);
     size_t bytes = 0;
     for (const int32_t id : ids) bytes += tokenizer->TokenBytes(id).size();
