@@ -169,6 +169,10 @@ void AppendScalar(const Json& value, std::string* out) {
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(std::string_view text, int max_depth) {
+  // nlohmann takes a zero byte for the end of the input, and so would accept anything behind it.
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    return InvalidArgument("not valid JSON: byte {}: a zero byte", zero);
+  }
   Builder builder(max_depth);
   if (!WideJson::sax_parse(text.begin(), text.end(), &builder)) {
     return InvalidArgument("not valid JSON: {}", builder.error());

@@ -78,6 +78,10 @@ TEST(JsonText, RefusesWhatIsNotJson) {
                            "\"\\ud800\"", "\"\\udc00x\"", "\"\x01\"", "\"\xff\"", "\"\xed\xa0\x80\"", "{a:1}", "tru"}) {
     EXPECT_FALSE(ParseJson(text).ok()) << text;
   }
+  for (const std::string_view text : {std::string_view("5\0", 2), std::string_view("5\0x", 3),
+                                      std::string_view("\0", 1), std::string_view("\"\0\"", 3)}) {
+    EXPECT_FALSE(ParseJson(text).ok());
+  }
 }
 
 TEST(JsonText, DepthIsLimited) {
