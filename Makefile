@@ -52,11 +52,11 @@ tsan: deps ## tests under the thread sanitizer
 	@tools/run-tests build/tsan unit golden invariance
 
 fuzz: deps-dev ## every libFuzzer target for FUZZ_SECONDS each (default 60)
-	@tools/build fuzz
+	@tools/build fuzz fuzzers
 	@tools/run-fuzzers build/fuzz
 
 static: deps ## one file that runs on any x86-64 Linux: build/static/bin/hadal
-	@tools/build static
+	@tools/build static hadal
 	@file=build/static/bin/hadal; ! ldd $$file >/dev/null 2>&1 || { echo "$$file is not static" >&2; exit 1; }
 	build/static/bin/hadal --version
 

@@ -24,7 +24,8 @@ function(hadal_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
 endfunction()
 
-# hadal_fuzzer(NAME SOURCE [DEPS ...]): a libFuzzer program fuzz_NAME with its corpus in tests/fuzz/corpus/NAME.
+# hadal_fuzzer(NAME SOURCE [DEPS ...]): a libFuzzer program fuzz_NAME with its corpus in tests/fuzz/corpus/NAME. The
+# target `fuzzers` builds all of them.
 function(hadal_fuzzer name source)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   if(HADAL_FUZZERS)
@@ -32,5 +33,9 @@ function(hadal_fuzzer name source)
     target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(fuzz_${name} PRIVATE ${ARG_DEPS})
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET fuzzers)
+      add_custom_target(fuzzers)
+    endif()
+    add_dependencies(fuzzers fuzz_${name})
   endif()
 endfunction()

@@ -260,7 +260,7 @@ std::vector<int64_t> RatiosFromLayerTypes(const std::vector<std::string>& types,
     sparse = rate_fields.IntOr({"compressed_sparse_attention"}, 1, 1 << 20, sparse);
     heavy = rate_fields.IntOr({"heavily_compressed_attention"}, 1, 1 << 20, heavy);
   } else if (rates != nullptr) {
-    const auto list = *fields.IntList({"compress_rates"}, 0, 1 << 20);
+    auto list = *fields.IntList({"compress_rates"}, 0, 1 << 20);
     if (list.size() >= types.size()) return list;
     fields.AddError(
         fmt::format("field \"compress_rates\": expected an object, or a list with one entry for each of {} "

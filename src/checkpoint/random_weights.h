@@ -34,7 +34,7 @@ class RandomWeights {
     Kind kind;
     DType dtype;
     int exponent;  // the standard deviation, or for scales the centre, is about 2^exponent
-    auto operator<=>(const TileKey&) const = default;
+    auto operator<=>(const TileKey&) const = default;  // NOLINT(modernize-use-nullptr): the check misreads <=>
   };
 
   TileKey KeyFor(const TensorSpec& spec) const;

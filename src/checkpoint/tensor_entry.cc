@@ -20,6 +20,7 @@ void Advise(const TensorEntry& entry, int advice, bool outward) {
   uintptr_t end = begin + static_cast<uintptr_t>(entry.bytes);
   begin = outward ? begin / page * page : (begin + page - 1) / page * page;
   end = outward ? (end + page - 1) / page * page : end / page * page;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are found by address
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
@@ -50,9 +51,10 @@ absl::StatusOr<std::vector<float>> ReadFloats(const TensorEntry& entry) {
 void Prefetch(const TensorEntry& entry) { Advise(entry, MADV_WILLNEED, true); }
 
 void DropPages(const TensorEntry& entry) {
-  // Anonymous memory (copies, dummy weights) would come back as zeros: only mapped files may be dropped. A private
-  // read-only file mapping is never dirty, so MADV_PAGEOUT is not needed.
-  if (entry.droppable) Advise(entry, MADV_DONTNEED, false);
+  // Anonymous memory (copies, dummy weights) would come back as zeros: only mapped files may be dropped.
+  if (!entry.droppable) return;
+  Advise(entry, MADV_PAGEOUT, false);   // out of the page cache too, where the kernel permits it
+  Advise(entry, MADV_DONTNEED, false);  // out of this process in any case
 }
 
 absl::StatusOr<const TensorEntry*> WeightSource::Get(std::string_view name) const {

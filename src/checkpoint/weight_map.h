@@ -58,10 +58,10 @@ class WeightMap {
   WeightMap& operator=(WeightMap&&) noexcept;
   ~WeightMap();
 
-  // The mapped name, or nothing if the tensor is dropped. FailedPrecondition if `name` bears the mark of this map's
+  // The mapped name, or nothing if the tensor is dropped. FailedPrecondition if `original` bears the mark of this map's
   // output: it begins with the target of a prefix rule, ends with that of a suffix rule or holds that of a stacked or
   // substring rule.
-  absl::StatusOr<std::optional<MappedName>> Apply(std::string_view name) const;
+  absl::StatusOr<std::optional<MappedName>> Apply(std::string_view original) const;
 
   const WeightMapRules& rules() const { return rules_; }
 

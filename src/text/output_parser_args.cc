@@ -162,12 +162,11 @@ bool ArgumentWriter::SingleProperty(std::string_view text, Claim claim, std::str
   const bool string_ok = types == 0 || (types & kString) != 0;
   std::string json;
   if (value.has_value() && (value->is_structured() || value->is_null())) return false;
-  if (claim == Claim::kString && string_ok) {
+  const bool value_ok = value.has_value() && (types == 0 || (TypesOf(*value) & types) != 0);
+  if (string_ok && (claim == Claim::kString || !value_ok)) {
     json = JsonQuoted(text);
-  } else if (value.has_value() && (types == 0 || (TypesOf(*value) & types) != 0)) {
+  } else if (value_ok) {
     json = Trim(text);
-  } else if (string_ok) {
-    json = JsonQuoted(text);
   } else {
     return false;
   }
