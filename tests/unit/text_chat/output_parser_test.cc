@@ -329,13 +329,13 @@ TEST(OutputParser, HostileTextIsLinear) {
                                   std::string("<" D "invoke name=\"f\">")}) {
     for (const char* prefix : {"", BLOCK INVOKE("f") "<" D "parameter name=\"x\" string=\"true\">"}) {
       std::string text = prefix;
-      while (text.size() < 2000000) text += unit;
+      while (text.size() < 500000) text += unit;
       const auto begin = std::chrono::steady_clock::now();
       OutputParser parser{ParserOptions()};
       for (size_t i = 0; i < text.size(); i += 4096) parser.Push(std::string_view(text).substr(i, 4096));
       parser.Finish(EndCause::kStop);
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      EXPECT_LT(seconds.count(), 20) << unit;  // a quadratic pass over 2 MB takes minutes
+      EXPECT_LT(seconds.count(), 20) << unit;  // a quadratic pass takes minutes
     }
   }
 }
