@@ -225,6 +225,31 @@ TEST_P(HyperConnectionsTest, CheckVector) {
   }
 }
 
+// pre is sigmoid + eps, visible where the sigmoid vanishes: stream 0 has pre = eps, stream 1 sigmoid(-14) + eps.
+TEST_P(HyperConnectionsTest, PreAndHeadAddEpsAfterTheSigmoid) {
+  const int64_t d = 128;
+  Matrix streams = Matrix::Filled(act(), 1, kHc * d, 0.0f);
+  streams.Set(0, 0, 1.0f);
+  streams.Set(0, d + 1, 1.0f);
+  const std::vector<float> fn(static_cast<size_t>(kOutputs * kHc * d), 0.0f);
+  std::vector<float> base(static_cast<size_t>(kOutputs), -60.0f);
+  base[1] = -14.0f;
+  const float scale[3] = {1, 1, 1};
+  Matrix norm = Matrix::Filled(DType::kBF16, 1, d, 1.0f);
+  Matrix pre(act(), 1, d), head(act(), 1, d);
+  std::vector<float> post(kHc), comb(kHc * kHc);
+  const std::vector<int32_t> rows = {0};
+  const ops::HcWeights weights{fn.data(), scale, base.data()};
+  ops_->HcPre({streams.view(), kHc, weights, 20, kEps, norm.vector(), 1e-20f, pre.view(), post.data(), comb.data()});
+  ops_->HcHead({streams.view(), kHc, weights, kEps, norm.vector(), 1e-20f, head.view(), rows});
+  ops_->Synchronize();
+  const double ratio = kEps / (1 / (1 + std::exp(14.0)) + kEps);
+  const double tolerance = published() ? 4 * 0x1p-8 * ratio : 1e-6;  // two roundings of each of the two
+  EXPECT_NEAR(pre.At(0, 0) / pre.At(0, 1), ratio, tolerance);
+  EXPECT_NEAR(head.At(0, 0) / head.At(0, 1), ratio, tolerance);
+  for (float v : post) EXPECT_LT(v, 1e-20f);  // no eps on post
+}
+
 // Trap 1: stream k receives column k of comb.
 TEST_P(HyperConnectionsTest, PostUsesTheMatrixTransposed) {
   const int64_t d = 128;

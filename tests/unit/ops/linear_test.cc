@@ -161,21 +161,25 @@ TEST_P(LinearTest, ActivationScalesFollowTheSpec) {
     float amax, scale;
   } cases[] = {{0, 0x1p-22f}, {1e-5f, 0x1p-22f}, {448, 1}, {448 * (1 + 0x1p-7f), 2}, {7 * 0x1p-3f, 0x1p-9f}, {896, 2}};
   for (const auto& [amax, scale] : cases) {
-    const float inputs[] = {amax, 1.5f * 0x1p-9f * scale, 0x1p-9f * scale};
-    Matrix x = Matrix::Filled(act(), 1, 128, 0.0f);
-    std::vector<float> values(3 * 128, 0.0f);
-    for (int64_t i = 0; i < 3; ++i) {
-      x.Set(0, 40 * i, inputs[i]);
-      values[i * 128 + 40 * i] = 1;
+    // In one block of 128: amax, both probes. In the next block the first probe alone, which keeps its own scale.
+    const float inputs[] = {amax, 1.5f * 0x1p-9f * scale, 0x1p-9f * scale, 1.5f * 0x1p-9f * scale};
+    const int64_t places[] = {0, 80, 40, 128};
+    Matrix x = Matrix::Filled(act(), 1, 256, 0.0f);
+    std::vector<float> values(4 * 256, 0.0f);
+    for (int64_t i = 0; i < 4; ++i) {
+      x.Set(0, places[i], inputs[i]);
+      values[i * 256 + places[i]] = 1;
     }
-    const Weight w = Weight::FromGrid(DType::kF8E4M3, 3, 128, values);
+    const Weight w = Weight::FromGrid(DType::kF8E4M3, 4, 256, values);
     const ops::LinearWeight view = w.view();
-    Matrix out(DType::kF32, 1, 3);
+    Matrix out(DType::kF32, 1, 4);
     const ops::LinearTarget target{&view, out.view(), ops::InputQuant::kFp8};
     ops_->Linear(x.view(), {&target, 1});
     ops_->Synchronize();
-    const float expected[] = {RoundE4M3(x.At(0, 0) / scale) * scale, 0x1p-8f * scale, 0x1p-9f * scale};
-    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(out.At(0, i), published() ? expected[i] : x.At(0, 40 * i)) << amax;
+    const float alone = scale > 0x1p-22f ? inputs[3] : 0x1p-8f * scale;  // the floor of 1e-4 holds there as well
+    const float expected[] = {RoundE4M3(x.At(0, 0) / scale) * scale, 0x1p-8f * scale, 0x1p-9f * scale, alone};
+    for (int64_t i = 0; i < 4; ++i)
+      EXPECT_EQ(out.At(0, i), published() ? expected[i] : x.At(0, places[i])) << amax << " input " << places[i];
   }
 }
 

@@ -341,6 +341,37 @@ TEST_P(MoeTest, ClampsAndWeighsBeforeTheDownProjection) {
   EXPECT_EQ(differs, published());
 }
 
+// Input and hidden row are quantised in blocks of 128: 1.5 steps of 2^-9 become 2 beside a 448 of the same block (scale
+// 1) and stay 1.5 in the next block.
+TEST_P(MoeTest, QuantisesInBlocksOf128) {
+  const int64_t d = 256;
+  const float small = 1.5f * 0x1p-9f;
+  Matrix x = Matrix::Filled(act(), 1, d, 0.0f);
+  const std::pair<int64_t, float> inputs[] = {{0, 448}, {1, 0x1p-6f}, {2, 16}, {80, small}, {128, small}};
+  for (const auto& [place, value] : inputs) x.Set(0, place, value);
+  std::vector<float> w1(d * d, 0.0f), w3(d * d, 0.0f), identity(d * d, 0.0f);
+  for (int64_t row : {0, 5, 6, 80, 128}) w1[row * d + 2] = 1;  // g = 16, and silu(16) = 16*(1 - 1e-7)
+  w3[0 * d + 2] = 1.75f;                                       // u = 28, h = 448
+  w3[5 * d + 80] = 448;                                        // u = 1.3125 or, rounded, 1.75
+  w3[6 * d + 128] = 448;                                       // u = 1.3125
+  w3[80 * d + 1] = w3[128 * d + 1] = 1.5f * 0x1p-7f;           // u = 1.5*2^-13, h = 1.5*2^-9
+  for (int64_t i = 0; i < d; ++i) identity[i * d + i] = 1;
+  Random random(78);
+  Experts experts(&random, DType::kF8E4M3, DType::kF8E4M3, 1, d, d);
+  experts.routed[0] = {Weight::FromGrid(DType::kF8E4M3, d, d, w1), Weight::FromGrid(DType::kF8E4M3, d, d, w3),
+                       Weight::FromGrid(DType::kF8E4M3, d, d, identity)};
+  experts.with_shared = false;
+  const Matrix out = experts.Run(ops_.get(), x, {0}, {1.0f}, 1, 0.0f);
+  const struct {
+    int64_t row;
+    float published, f32;
+  } expected[] = {{0, 448, 448}, {5, 28, 21}, {6, 20, 21}, {80, 0x1p-8f, small}, {128, small, small}};
+  for (const auto& e : expected) {
+    const float value = published() ? e.published : e.f32;
+    EXPECT_NEAR(out.At(0, e.row), value, value * 1e-6f) << "row " << e.row;
+  }
+}
+
 TEST_P(MoeTest, NoClampWithALimitOfZero) {
   const int64_t d = 128;
   std::vector<float> in(d * d, 0.0f), identity(d * d, 0.0f);
