@@ -59,6 +59,7 @@ __attribute__((target("amx-tile,amx-bf16"))) double Bf16Amx(int64_t rounds) {
     uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   } config;
+  asm volatile("" : : "r"(&config) : "memory");  // the intrinsic does not say that it reads the struct
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);

@@ -23,6 +23,10 @@
 
 namespace hadal::cpu {
 
+// Makes memory written so far visible to the tile instructions that follow. GCC's tile intrinsics are inline assembly
+// that does not say which memory it reads, so the compiler might move or drop the stores before them.
+inline void TileFence(const void* written) { asm volatile("" : : "r"(written) : "memory"); }
+
 // Sets this thread's tile registers up: 0-3 sums [16][group] fp32, 4-5 A operands [16][32] bf16, 6-7 B operands
 // [16][group] pairs of bf16. A thread keeps its configuration between calls; setting another takes about a hundred
 // cycles and clears the tiles.

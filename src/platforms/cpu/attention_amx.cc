@@ -233,18 +233,22 @@ void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, const void* const*
   ConfigureTiles(16);
   GatherRows(rows, n, dim, l);
   PackQuery(q, heads, dim, l);
+  TileFence(scratch);
   for (int64_t j = 0; j < l.rows; j += 32) {
     int64_t h = 0;
     for (; h + 32 <= l.heads; h += 32) ScoreTiles<true>(l, dim, j, h);
     if (h < l.heads) ScoreTiles<false>(l, dim, j, h);
   }
+  TileFence(scratch);
   for (int64_t h = 0; h < l.heads; h += 16) {
     const int64_t count = std::min<int64_t>(16, heads - h);
     const auto present = static_cast<__mmask16>((1u << count) - 1u);
     Softmax(l, n, h, scale, _mm512_maskz_loadu_ps(present, sink + h));
+    TileFence(scratch);
     alignas(64) float block[4][16][16];
     for (int64_t c = 0; c < dim / 16; c += 4) {
       ValueTiles(l, dim, h, c, block);
+      TileFence(block);
       for (int64_t i = 0; i < count; ++i) {
         const __m512 inverse = _mm512_set1_ps(1.0f / l.totals[h + i]);
         for (int64_t b = 0; b < 4; ++b) {

@@ -8,13 +8,14 @@
 namespace hadal::cpu {
 namespace {
 
-// A task reads about this many bytes of weights: some microseconds of memory traffic, so that the shared task counter
-// costs nothing, yet small enough to share out evenly.
-constexpr int64_t kTaskBytes = 256 * 1024;
+// A task reads about this many bytes of weights at most: its first block is fetched without anything to compute beside
+// it, so a task should have several blocks, and still be small enough to share out evenly.
+constexpr int64_t kTaskBytes = 1024 * 1024;
 
-int64_t RowsPerTask(const ops::LinearWeight& w) {
-  const int64_t rows = kTaskBytes / std::max<int64_t>(1, w.row_bytes());
-  return std::max<int64_t>(1, rows / kRowBlock) * kRowBlock;
+int64_t RowsPerTask(const ops::LinearWeight& w, int64_t rows, int threads) {
+  const int64_t by_memory = kTaskBytes / std::max<int64_t>(1, w.row_bytes());
+  const int64_t by_share = rows / (4 * threads);
+  return std::max<int64_t>(1, std::min(by_memory, by_share) / kRowBlock) * kRowBlock;
 }
 
 // Index of a (layout, quantised) pair among CpuOps::packed_.
@@ -67,7 +68,7 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
     const bool quantize = published() && target.quant == ops::InputQuant::kFp8;
     const int variant = Variant(layout, quantize);
     packs[variant] = {true, quantize, {layout, x.rows, x.cols, GroupSize(layout, x.rows), packed_[variant]}};
-    const int64_t rows_per_task = RowsPerTask(*target.weight);
+    const int64_t rows_per_task = RowsPerTask(*target.weight, target.weight->n, pool_.threads());
     jobs[i] = {&target, variant, tasks, rows_per_task};
     tasks += (target.weight->n + rows_per_task - 1) / rows_per_task;
   }
@@ -95,7 +96,7 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
     WorkerScratch& scratch = workers_[worker];
     for (int64_t n = begin; n < end; n += kRowBlock) {
       const int64_t rows = std::min(kRowBlock, end - n);
-      BackendFor(input.layout).block(input, w, n, n + rows, scratch.block, scratch.linear);
+      BackendFor(input.layout).block(input, w, {begin, end}, n, n + rows, scratch.block, scratch.linear);
       StoreBlock(input, rows, scratch.block, job.target->out, 0, n);
     }
   });
@@ -119,7 +120,7 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
     PackGroup(args.x, nullptr, first, count, g * w.k, w.k, false, layout, group, packed + g * stride + bytes,
               workers_[worker]);
   });
-  const int64_t rows_per_task = std::min(RowsPerTask(w), (rows_per_group + kRowBlock - 1) / kRowBlock * kRowBlock);
+  const int64_t rows_per_task = RowsPerTask(w, rows_per_group, pool_.threads());
   const int64_t tasks_per_group = (rows_per_group + rows_per_task - 1) / rows_per_task;
   pool_.ParallelFor(tasks_per_group * args.groups, [&](int64_t task, int worker) {
     const int64_t g = task / tasks_per_group;
@@ -129,7 +130,7 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
     WorkerScratch& scratch = workers_[worker];
     for (int64_t n = begin; n < end; n += kRowBlock) {
       const int64_t rows = std::min(kRowBlock, end - n);
-      BackendFor(layout).block(input, w, n, n + rows, scratch.block, scratch.linear);
+      BackendFor(layout).block(input, w, {begin, end}, n, n + rows, scratch.block, scratch.linear);
       StoreBlock(input, rows, scratch.block, args.out, 0, n);
     }
   });

@@ -10,6 +10,9 @@
 namespace hadal::cpu {
 namespace {
 
+// Weight rows of one task: several blocks, so that all but the first find their weights fetched.
+constexpr int64_t kTaskRows = 2 * kRowBlock;
+
 // sqrt(softplus(v)); log1p keeps very negative logits from vanishing.
 float RouterScore(float v) { return std::sqrt(v > 20.0f ? v : std::log1p(std::exp(v))); }
 
@@ -120,8 +123,8 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     in_bytes += PackedBytes(LayoutFor(amx_, weights.w1), rows, d);
     hidden_bytes += PackedBytes(LayoutFor(amx_, weights.w2), rows, f);
     pack_tasks += (rows + kPackRows - 1) / kPackRows;
-    w1_tasks += (f + kRowBlock - 1) / kRowBlock;
-    w2_tasks += (d + kRowBlock - 1) / kRowBlock;
+    w1_tasks += (f + kTaskRows - 1) / kTaskRows;
+    w2_tasks += (d + kTaskRows - 1) / kTaskRows;
   };
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = moe_.expert_begin[e];
@@ -158,19 +161,22 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     WorkerScratch& scratch = workers_[worker];
     const InputLayout layout = LayoutFor(amx_, job.weights->w1);
     const PackedInput input = {layout, job.rows, d, GroupSize(layout, job.rows), packed_in + job.in_offset};
-    const int64_t n = (task - job.w1_task) * kRowBlock;
-    const int64_t rows = std::min(kRowBlock, f - n);
-    float* gate = scratch.block;
-    float* up = gate + input.groups() * input.group * rows;
-    BackendFor(layout).block(input, job.weights->w1, n, n + rows, gate, scratch.linear);
-    BackendFor(layout).block(input, job.weights->w3, n, n + rows, up, scratch.linear);
-    for (int64_t m = 0; m < job.rows; ++m) {
-      float* g = gate + m * rows;
-      kernels_.round(g, rows, act());
-      kernels_.round(up + m * rows, rows, act());
-      kernels_.swiglu(g, up + m * rows, rows, args.swiglu_limit, moe_.slot_weight[job.slot + m], g);
-      kernels_.store(g, rows, static_cast<std::byte*>(hidden.data) + ((job.slot + m) * f + n) * DTypeBytes(act(), 1),
-                     act());
+    const int64_t begin = (task - job.w1_task) * kTaskRows;
+    const RowRun run = {begin, std::min(f, begin + kTaskRows)};
+    for (int64_t n = run.begin; n < run.end; n += kRowBlock) {
+      const int64_t rows = std::min(kRowBlock, run.end - n);
+      float* gate = scratch.block;
+      float* up = gate + input.groups() * input.group * rows;
+      BackendFor(layout).block(input, job.weights->w1, run, n, n + rows, gate, scratch.linear);
+      BackendFor(layout).block(input, job.weights->w3, run, n, n + rows, up, scratch.linear);
+      for (int64_t m = 0; m < job.rows; ++m) {
+        float* g = gate + m * rows;
+        kernels_.round(g, rows, act());
+        kernels_.round(up + m * rows, rows, act());
+        kernels_.swiglu(g, up + m * rows, rows, args.swiglu_limit, moe_.slot_weight[job.slot + m], g);
+        kernels_.store(g, rows, static_cast<std::byte*>(hidden.data) + ((job.slot + m) * f + n) * DTypeBytes(act(), 1),
+                       act());
+      }
     }
   });
 
@@ -186,10 +192,13 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     WorkerScratch& scratch = workers_[worker];
     const InputLayout layout = LayoutFor(amx_, job.weights->w2);
     const PackedInput input = {layout, job.rows, f, GroupSize(layout, job.rows), packed_hidden + job.hidden_offset};
-    const int64_t n = (task - job.w2_task) * kRowBlock;
-    const int64_t rows = std::min(kRowBlock, d - n);
-    BackendFor(layout).block(input, job.weights->w2, n, n + rows, scratch.block, scratch.linear);
-    StoreBlock(input, rows, scratch.block, out, job.slot, n);
+    const int64_t begin = (task - job.w2_task) * kTaskRows;
+    const RowRun run = {begin, std::min(d, begin + kTaskRows)};
+    for (int64_t n = run.begin; n < run.end; n += kRowBlock) {
+      const int64_t rows = std::min(kRowBlock, run.end - n);
+      BackendFor(layout).block(input, job.weights->w2, run, n, n + rows, scratch.block, scratch.linear);
+      StoreBlock(input, rows, scratch.block, out, job.slot, n);
+    }
   });
 
   const int64_t k = args.experts_per_token;

@@ -27,7 +27,7 @@ struct WorkerScratch {
   float* selection = nullptr;       // indexer: [max compressed rows]
   const void** pointers = nullptr;  // [max(attended, compressed) rows]
   std::byte* attention = nullptr;   // AttendAmxScratch
-  std::byte* linear = nullptr;      // kLinearScratchBytes
+  std::byte* linear = nullptr;      // LinearScratchBytes
 };
 
 // Buffers of the mixture of experts, by slot: one slot for each (row, chosen expert), sorted by expert, then the shared

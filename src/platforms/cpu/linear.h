@@ -41,15 +41,24 @@ size_t PackedBytes(InputLayout layout, int64_t m, int64_t k);
 // Offset of row `first` (a multiple of 16) in it, for m rows.
 size_t PackedOffset(InputLayout layout, int64_t m, int64_t k, int64_t first);
 
-// Scratch of one worker for a block of weight rows.
-inline constexpr size_t kLinearScratchBytes = 160 * 1024;
 // Weight rows a backend takes at a time; a task is a multiple of it.
-inline constexpr int64_t kRowBlock = 32;
+inline constexpr int64_t kRowBlock = 128;
+// Scratch of one worker for a block of kRowBlock weight rows and m input rows: decoded weights and sums.
+inline constexpr size_t LinearScratchBytes(int64_t m) {
+  return 192 * 1024 + static_cast<size_t>((m + 15) / 16 * 16) * kRowBlock * sizeof(float);
+}
 
-// Products of weight rows [n0, n1), n1 - n0 <= kRowBlock, with every packed row.
+// A run of weight rows that one worker takes block by block: where it begins and ends, so that a block can ask for the
+// memory of the next one while it computes.
+struct RowRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Products of weight rows [n0, n1), n1 - n0 <= kRowBlock, part of `run`, with every packed row.
 // out: fp32 [m rounded up to a group][n1 - n0].
-using LinearBlockFn = void (*)(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, float* out,
-                               std::byte* scratch);
+using LinearBlockFn = void (*)(const PackedInput& x, const ops::LinearWeight& w, RowRun run, int64_t n0, int64_t n1,
+                               float* out, std::byte* scratch);
 // Packs one group of rows: rows[i] points at the fp32 values of row i, count <= group.
 using PackGroupFn = void (*)(const float* const* rows, int64_t count, int64_t k, int64_t group, InputLayout layout,
                              void* out);

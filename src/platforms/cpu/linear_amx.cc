@@ -25,31 +25,43 @@ HADAL_AMX_BEGIN
 namespace hadal::cpu {
 namespace {
 
-// Inputs decoded at a time: 32 rows x 512 inputs as bf16 are 32 KiB, in L1 beside the streamed input tiles.
-constexpr int64_t kChunk = 512;
+// Inputs decoded at a time. With many input rows: 32 weight rows x 256 inputs are 16 KiB, which with two groups of
+// input rows (16 KiB) stay in L1 (measured on 512 rows: 128, 256, 512, 1024 inputs take 13.3, 11.1, 12.6, 13.0 ns a
+// product).
+constexpr int64_t kChunk = 256;
 constexpr int64_t kTileBytes = 1024;            // 16 rows of 64 bytes
 constexpr int64_t kStepBytes = 2 * kTileBytes;  // the two row tiles of one step of 32 inputs
+constexpr int64_t kSubBlock = 32;               // weight rows of two row tiles
+constexpr int64_t kChunkBytes = kChunk / 32 * kStepBytes;
 
 inline uint16_t ScalarBf16(float v) { return ToBFloat16(v).bits; }
 
-// 128 E4M3 weights (or fewer, a multiple of 32) under one scale. bf16 has the exponent range to take the scale in: the
-// exponent field is moved, and the seven subnormal codes come from a table.
-inline void DecodeE4M3(const uint8_t* src, int64_t n, int scale_exponent, std::byte* dst) {
-  alignas(64) static constexpr uint16_t kSubnormal[8] = {0,      0x3B00, 0x3B80, 0x3BC0,
+// What decoding E4M3 under one scale needs. bf16 has the exponent range to take the scale in: the exponent field is
+// moved, and the seven subnormal codes come from a table.
+struct E4M3Decoder {
+  __m512i bias;
+  __m512i table;
+};
+
+inline E4M3Decoder MakeE4M3Decoder(int scale_exponent) {
+  alignas(16) static constexpr uint16_t kSubnormal[8] = {0,      0x3B00, 0x3B80, 0x3BC0,
                                                          0x3C00, 0x3C20, 0x3C40, 0x3C60};  // m * 2^-9
-  const __m512i bias = _mm512_set1_epi16(static_cast<int16_t>((120 + scale_exponent) * 128));
-  const __m512i table_base = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kSubnormal)));
-  const __m512i table = _mm512_mask_add_epi16(table_base, 0xFEFEFEFEu, table_base,
-                                              _mm512_set1_epi16(static_cast<int16_t>(scale_exponent * 128)));
+  const __m512i base = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kSubnormal)));
+  const __m512i shift = _mm512_set1_epi16(static_cast<int16_t>(scale_exponent * 128));
+  return {_mm512_add_epi16(_mm512_set1_epi16(120 * 128), shift), _mm512_mask_add_epi16(base, 0xFEFEFEFEu, base, shift)};
+}
+
+// n weights, a multiple of 32, n <= 128.
+inline void DecodeE4M3(const E4M3Decoder& decoder, const uint8_t* src, int64_t n, std::byte* dst) {
   const __m512i magnitude_and_sign = _mm512_set1_epi16(static_cast<int16_t>(0x87F0));
   const __m512i exponent_field = _mm512_set1_epi16(0x78);
   const __m512i sign = _mm512_set1_epi16(static_cast<int16_t>(0x8000));
   for (int64_t i = 0; i < n; i += 32) {
     const __m512i code = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i)));
     const __m512i shifted = _mm512_and_si512(_mm512_slli_epi16(code, 4), magnitude_and_sign);
-    __m512i value = _mm512_add_epi16(shifted, bias);
+    __m512i value = _mm512_add_epi16(shifted, decoder.bias);
     const __mmask32 subnormal = _mm512_testn_epi16_mask(code, exponent_field);
-    value = _mm512_mask_permutexvar_epi16(value, subnormal, code, table);
+    value = _mm512_mask_permutexvar_epi16(value, subnormal, code, decoder.table);
     value = _mm512_ternarylogic_epi32(value, code, sign, 0xF8);  // value | (code & sign)
     _mm512_store_si512(dst + i / 32 * kStepBytes, value);
   }
@@ -62,7 +74,7 @@ inline void DecodeE2M1(const uint8_t* src, const uint8_t* scales, int64_t n, std
       0, 0x7D80, 0x7E00, 0x7E40, 0x7E80, 0x7EC0, 0x7F00, 0x7F40,  // .5 1 1.5 2 3 4 6 times 2^125
       0, 0xFD80, 0xFE00, 0xFE40, 0xFE80, 0xFEC0, 0xFF00, 0xFF40};
   const __m512i table = _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kTable)));
-  alignas(64) std::array<uint32_t, kChunk / 32> shift;
+  alignas(64) std::array<uint32_t, 16> shift;
   const int64_t blocks = n / 32;
   const __mmask16 present = static_cast<__mmask16>((1u << blocks) - 1u);
   const __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(present, scales));
@@ -94,57 +106,114 @@ void DecodeE2M1Slow(const uint8_t* src, const uint8_t* scales, int64_t n, std::b
   }
 }
 
-inline void PrefetchBytes(const void* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(static_cast<const char*>(p) + i, _MM_HINT_T0);
-}
+// Asks for memory ahead of its use. Decoding visits some rows a chunk of columns at a time, which the hardware
+// prefetchers follow only in part; but the rows lie side by side. So while they are decoded, the ones behind them are
+// fetched into L2 front to back, at the pace at which the current ones are consumed. (Plain loads instead of prefetches
+// were slower: they hold up the reorder buffer.)
+class Prefetcher {
+ public:
+  // Stays `distance` rows ahead; the first rows of a run are asked for at once.
+  Prefetcher(const ops::LinearWeight& w, RowRun run, int64_t n0, int64_t n1, int64_t distance) {
+    const int64_t first = std::min(n0 + distance, run.end);
+    const int64_t last = std::min(n1 + distance, run.end);
+    at_ = Row(w, first);
+    end_ = Row(w, last);
+    if (n0 == run.begin) Touch(Row(w, n0), at_);
+    if (w.dtype == DType::kF4E2M1) {
+      const int64_t scale_bytes = w.k / 32;
+      const auto* scales = static_cast<const char*>(w.scale);
+      Touch(scales + (n0 == run.begin ? n0 : first) * scale_bytes, scales + last * scale_bytes);
+    }
+  }
+  // The current rows have moved on by so many bytes.
+  void Advance(int64_t bytes) {
+    const char* stop = std::min(end_, at_ + bytes);
+    Touch(at_, stop);
+    at_ = stop;
+  }
 
-// Decodes inputs [k0, k0 + n) of one weight row into tile order at dst, and asks for the row's next chunk.
-inline void DecodeRow(const ops::LinearWeight& w, int64_t row, int64_t k0, int64_t n, std::byte* dst) {
-  const auto* bytes = static_cast<const uint8_t*>(w.data) + row * w.row_bytes();
-  const int64_t next = std::min(kChunk, w.k - k0 - n);
-  switch (w.dtype) {
-    case DType::kF8E4M3: {
-      const int64_t scale_cols = (w.k + 127) / 128;
-      PrefetchBytes(bytes + k0 + n, next);
-      for (int64_t i = 0; i < n; i += 128) {
-        const int64_t at = row / 128 * scale_cols + (k0 + i) / 128;
-        const float scale = w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[at]
-                                                         : E8M0ToFloat(static_cast<const uint8_t*>(w.scale)[at]);
-        const int exponent = static_cast<int>(std::bit_cast<uint32_t>(scale) >> 23) - 127;
-        const int64_t count = std::min<int64_t>(128, n - i);
-        if (exponent < -100 || exponent > 100) {
-          DecodeE4M3Slow(bytes + k0 + i, count, scale, dst + i / 32 * kStepBytes);
-        } else {
-          DecodeE4M3(bytes + k0 + i, count, exponent, dst + i / 32 * kStepBytes);
-        }
+ private:
+  static const char* Row(const ops::LinearWeight& w, int64_t n) {
+    return static_cast<const char*>(w.data) + n * w.row_bytes();
+  }
+  static void Touch(const char* p, const char* end) {
+    for (; p < end; p += 64) _mm_prefetch(p, _MM_HINT_T1);
+  }
+  const char* at_;
+  const char* end_;
+};
+
+inline std::byte* RowInTiles(std::byte* tiles, int64_t r) { return tiles + r / 16 * kTileBytes + r % 16 * 64; }
+
+// Inputs [k0, k0 + n) of `rows` <= 32 weight rows from n0 on, into the two row tiles of each step at dst.
+void DecodeFp8(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
+               Prefetcher& ahead) {
+  const int64_t scale_cols = (w.k + 127) / 128;
+  for (int64_t i = 0; i < n; i += 128) {
+    const int64_t count = std::min<int64_t>(128, n - i);
+    int64_t loaded = -1;
+    float scale = 0;
+    int exponent = 0;
+    E4M3Decoder decoder = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = (n0 + r) / 128 * scale_cols + (k0 + i) / 128;
+      if (at != loaded) {
+        scale = w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[at]
+                                             : E8M0ToFloat(static_cast<const uint8_t*>(w.scale)[at]);
+        exponent = static_cast<int>(std::bit_cast<uint32_t>(scale) >> 23) - 127;
+        decoder = MakeE4M3Decoder(exponent);
+        loaded = at;
       }
-      break;
-    }
-    case DType::kF4E2M1: {
-      const auto* scales = static_cast<const uint8_t*>(w.scale) + row * (w.k / 32) + k0 / 32;
-      PrefetchBytes(bytes + (k0 + n) / 2, next / 2);
-      bool usual = true;
-      for (int64_t i = 0; i < n / 32; ++i) usual &= scales[i] >= 16 && scales[i] <= 250;
-      if (usual) {
-        DecodeE2M1(bytes + k0 / 2, scales, n, dst);
+      const auto* src = static_cast<const uint8_t*>(w.data) + (n0 + r) * w.k + k0 + i;
+      std::byte* out = RowInTiles(dst, r) + i / 32 * kStepBytes;
+      ahead.Advance(count);
+      if (exponent >= -100 && exponent <= 100) {
+        DecodeE4M3(decoder, src, count, out);
       } else {
-        DecodeE2M1Slow(bytes + k0 / 2, scales, n, dst);
+        DecodeE4M3Slow(src, count, scale, out);
       }
-      break;
-    }
-    default: {  // kBF16
-      const auto* src = static_cast<const uint16_t*>(w.data) + row * w.k + k0;
-      PrefetchBytes(src + n, next * 2);
-      for (int64_t i = 0; i < n; i += 32) {
-        _mm512_store_si512(dst + i / 32 * kStepBytes, _mm512_loadu_si512(src + i));
-      }
-      break;
     }
   }
 }
 
-inline void DecodeRows(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst) {
-  for (int64_t r = 0; r < rows; ++r) DecodeRow(w, n0 + r, k0, n, dst + r / 16 * kTileBytes + r % 16 * 64);
+void DecodeFp4(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
+               Prefetcher& ahead) {
+  const auto present = static_cast<__mmask16>((1u << (n / 32)) - 1u);
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto* src = static_cast<const uint8_t*>(w.data) + ((n0 + r) * w.k + k0) / 2;
+    const auto* scales = static_cast<const uint8_t*>(w.scale) + (n0 + r) * (w.k / 32) + k0 / 32;
+    ahead.Advance(n / 2);
+    // Scale bytes 16 ... 250 fit the exponent arithmetic.
+    const __m128i bytes = _mm_maskz_loadu_epi8(present, scales);
+    const __mmask16 usual =
+        _mm_cmple_epu8_mask(_mm_sub_epi8(bytes, _mm_set1_epi8(16)), _mm_set1_epi8(static_cast<char>(234)));
+    if ((usual & present) == present) {
+      DecodeE2M1(src, scales, n, RowInTiles(dst, r));
+    } else {
+      DecodeE2M1Slow(src, scales, n, RowInTiles(dst, r));
+    }
+  }
+}
+
+void DecodeBf16(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
+                Prefetcher& ahead) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto* src = static_cast<const uint16_t*>(w.data) + (n0 + r) * w.k + k0;
+    std::byte* out = RowInTiles(dst, r);
+    ahead.Advance(2 * n);
+    for (int64_t i = 0; i < n; i += 32) _mm512_store_si512(out + i / 32 * kStepBytes, _mm512_loadu_si512(src + i));
+  }
+}
+
+inline void DecodeRows(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
+                       Prefetcher& ahead) {
+  if (w.dtype == DType::kF8E4M3) {
+    DecodeFp8(w, n0, rows, k0, n, dst, ahead);
+  } else if (w.dtype == DType::kF4E2M1) {
+    DecodeFp4(w, n0, rows, k0, n, dst, ahead);
+  } else {
+    DecodeBf16(w, n0, rows, k0, n, dst, ahead);
+  }
 }
 
 // Sums of one or two groups of input rows over a decoded chunk of `steps` x 32 inputs. kPair: two groups.
@@ -153,6 +222,7 @@ inline void Multiply(const std::byte* weights, const std::byte* in0, const std::
                      int64_t in_row_bytes, bool first, float* sum0, float* sum1) {
   const int64_t in_tile = 16 * in_row_bytes;
   const int64_t row_tile = 4 * in_row_bytes;  // floats of the 16 outputs of one row tile
+  TileFence(weights);
   const size_t stride = in_row_bytes;
   if (first) {
     _tile_zero(0);
@@ -187,75 +257,141 @@ inline void Multiply(const std::byte* weights, const std::byte* in0, const std::
     _tile_stored(1, sum1, stride);
     _tile_stored(3, sum1 + row_tile, stride);
   }
+  TileFence(sum0);
 }
 
-// Sums of one group from [32 outputs][group] to [group][32 outputs], in place.
-void TransposeSums(float* sums, int64_t group) {
-  if (group == 1) return;
+// Sums of one group from [32 outputs][group] to rows of outputs, `stride` apart.
+void WriteSums(const float* sums, int64_t group, float* out, int64_t stride) {
   if (group < 16) {
-    std::array<float, kRowBlock * 16> copy;
-    std::copy_n(sums, kRowBlock * group, copy.data());
     for (int64_t m = 0; m < group; ++m) {
-      for (int64_t r = 0; r < kRowBlock; ++r) sums[m * kRowBlock + r] = copy[r * group + m];
+      for (int64_t r = 0; r < kSubBlock; ++r) out[m * stride + r] = sums[r * group + m];
     }
     return;
   }
-  __m512i halves[2][16];
   for (int half = 0; half < 2; ++half) {
-    for (int r = 0; r < 16; ++r) halves[half][r] = _mm512_loadu_si512(sums + (half * 16 + r) * 16);
-    Transpose16(halves[half]);
-  }
-  for (int m = 0; m < 16; ++m) {
-    _mm512_storeu_si512(sums + m * kRowBlock, halves[0][m]);
-    _mm512_storeu_si512(sums + m * kRowBlock + 16, halves[1][m]);
+    __m512i tile[16];
+    for (int r = 0; r < 16; ++r) tile[r] = _mm512_loadu_si512(sums + (half * 16 + r) * 16);
+    Transpose16(tile);
+    for (int m = 0; m < 16; ++m) _mm512_storeu_si512(out + m * stride + half * 16, tile[m]);
   }
 }
 
-void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, float* out,
-                 std::byte* scratch) {
-  const int64_t rows = n1 - n0;
+// Rows that share a decoded chunk when there are many input rows: 128 x 256 bf16 weights are 64 KiB, in L2. Every
+// input tile that comes from L3 then meets eight weight tiles instead of two; L3 gives a core about 30 GB/s, a tile
+// each 35 ns, and a product takes 5 ns.
+void ManyRows(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
+              std::byte* weights, Prefetcher& ahead) {
   const int64_t groups = x.groups();
   const int64_t in_row_bytes = x.group * 4;
   const int64_t group_bytes = x.k * x.group * 2;  // bf16
-  ConfigureTiles(x.group);
-  auto* weights = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch) + 63) & ~uintptr_t{63});
-  // A short last block: the missing rows stay zero, and the sums go to a full-sized buffer first when `out` has no
-  // room.
-  const bool full = rows == kRowBlock;
-  if (!full) std::memset(weights, 0, kChunk / 32 * kStepBytes);
   const auto* input = static_cast<const std::byte*>(x.data);
-  const int64_t sums = kRowBlock * x.group;
-  float* spare = reinterpret_cast<float*>(weights + kChunk / 32 * kStepBytes);
-
-  if (full) {
-    for (int64_t k0 = 0; k0 < x.k; k0 += kChunk) {
-      const int64_t chunk = std::min(kChunk, x.k - k0);
-      DecodeRows(w, n0, rows, k0, chunk, weights);
-      const std::byte* in = input + k0 / 32 * (16 * in_row_bytes);
-      int64_t g = 0;
-      for (; g + 2 <= groups; g += 2) {
-        Multiply<true>(weights, in + g * group_bytes, in + (g + 1) * group_bytes, chunk / 32, in_row_bytes, k0 == 0,
-                       out + g * sums, out + (g + 1) * sums);
-      }
-      if (g < groups) {
-        Multiply<false>(weights, in + g * group_bytes, nullptr, chunk / 32, in_row_bytes, k0 == 0, out + g * sums,
-                        nullptr);
+  const int64_t sums = kSubBlock * x.group;
+  const int64_t blocks = rows / kSubBlock;
+  for (int64_t k0 = 0; k0 < x.k; k0 += kChunk) {
+    const int64_t chunk = std::min(kChunk, x.k - k0);
+    for (int64_t b = 0; b < blocks; ++b) {
+      DecodeRows(w, n0 + b * kSubBlock, kSubBlock, k0, chunk, weights + b * kChunkBytes, ahead);
+    }
+    const std::byte* in = input + k0 / 32 * (16 * in_row_bytes);
+    for (int64_t g = 0; g < groups; g += 2) {
+      for (int64_t b = 0; b < blocks; ++b) {
+        float* sum = out + (b * groups + g) * sums;
+        if (g + 1 < groups) {
+          Multiply<true>(weights + b * kChunkBytes, in + g * group_bytes, in + (g + 1) * group_bytes, chunk / 32,
+                         in_row_bytes, k0 == 0, sum, sum + sums);
+        } else {
+          Multiply<false>(weights + b * kChunkBytes, in + g * group_bytes, nullptr, chunk / 32, in_row_bytes, k0 == 0,
+                          sum, nullptr);
+        }
       }
     }
-    for (int64_t g = 0; g < groups; ++g) TransposeSums(out + g * sums, x.group);
-    return;
   }
-  for (int64_t g = 0; g < groups; ++g) {
+}
+
+// One group: 32 rows at a time, their sums kept in the tile registers. The next chunk is decoded into a second buffer
+// before the current one is multiplied, so that tile loads never wait for stores under way (a load right behind the
+// stores takes three times as long).
+void OneGroup(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
+              std::byte* weights, Prefetcher& ahead) {
+  const int64_t in_row_bytes = x.group * 4;
+  const int64_t in_tile = 16 * in_row_bytes;
+  // An FP4 row has more to set up, an FP8 scale covers 128.
+  const int64_t most = w.dtype == DType::kF4E2M1 ? 256 : 128;
+  const auto* input = static_cast<const std::byte*>(x.data);
+  for (int64_t b = 0; b < rows; b += kSubBlock) {
+    _tile_zero(0);
+    _tile_zero(2);
+    DecodeRows(w, n0 + b, kSubBlock, 0, std::min(most, x.k), weights, ahead);
+    int64_t buffer = 0;
+    for (int64_t k0 = 0; k0 < x.k; k0 += most) {
+      const int64_t chunk = std::min(most, x.k - k0);
+      const std::byte* tiles = weights + buffer * kChunkBytes;
+      buffer ^= 1;
+      if (k0 + most < x.k) {
+        DecodeRows(w, n0 + b, kSubBlock, k0 + most, std::min(most, x.k - k0 - most), weights + buffer * kChunkBytes,
+                   ahead);
+      }
+      TileFence(weights);
+      const std::byte* in = input + k0 / 32 * in_tile;
+      for (int64_t step = 0; step < chunk / 32; ++step) {
+        _tile_loadd(4, tiles + step * kStepBytes, 64);
+        _tile_loadd(6, in + step * in_tile, in_row_bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, tiles + step * kStepBytes + kTileBytes, 64);
+        _tile_dpbf16ps(2, 5, 6);
+      }
+    }
+    float* sum = out + b * x.group;
+    _tile_stored(0, sum, in_row_bytes);
+    _tile_stored(2, sum + 4 * in_row_bytes, in_row_bytes);
+    TileFence(sum);
+  }
+}
+
+// Fewer than 32 rows at the end of a weight: the missing ones are zero.
+void ShortBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
+                int64_t out_stride, std::byte* weights, float* spare, Prefetcher& ahead) {
+  const int64_t in_row_bytes = x.group * 4;
+  const int64_t group_bytes = x.k * x.group * 2;
+  const auto* input = static_cast<const std::byte*>(x.data);
+  std::memset(weights, 0, kChunkBytes);
+  for (int64_t g = 0; g < x.groups(); ++g) {
     for (int64_t k0 = 0; k0 < x.k; k0 += kChunk) {
       const int64_t chunk = std::min(kChunk, x.k - k0);
-      DecodeRows(w, n0, rows, k0, chunk, weights);
+      DecodeRows(w, n0, rows, k0, chunk, weights, ahead);
       Multiply<false>(weights, input + g * group_bytes + k0 / 32 * (16 * in_row_bytes), nullptr, chunk / 32,
                       in_row_bytes, k0 == 0, spare, nullptr);
     }
     for (int64_t m = g * x.group; m < std::min(x.m, (g + 1) * x.group); ++m) {
-      for (int64_t r = 0; r < rows; ++r) out[m * rows + r] = spare[r * x.group + m % x.group];
+      for (int64_t r = 0; r < rows; ++r) out[m * out_stride + r] = spare[r * x.group + m % x.group];
     }
   }
+}
+
+void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun run, int64_t n0, int64_t n1, float* out,
+                 std::byte* scratch) {
+  ConfigureTiles(x.group);
+  Prefetcher ahead(w, run, n0, n1, x.groups() == 1 ? kSubBlock : n1 - n0);
+  auto* weights = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch) + 63) & ~uintptr_t{63});
+  auto* sums = reinterpret_cast<float*>(weights + kRowBlock / kSubBlock * kChunkBytes);
+  const int64_t rows = n1 - n0;
+  const int64_t whole = rows / kSubBlock * kSubBlock;
+  const int64_t groups = x.groups();
+  if (whole > 0) {
+    // Sums by sub-block and group; then every row's outputs side by side.
+    if (groups == 1) {
+      OneGroup(x, w, n0, whole, sums, weights, ahead);
+    } else {
+      ManyRows(x, w, n0, whole, sums, weights, ahead);
+    }
+    for (int64_t b = 0; b < whole / kSubBlock; ++b) {
+      for (int64_t g = 0; g < groups; ++g) {
+        WriteSums(sums + (b * groups + g) * kSubBlock * x.group, x.group, out + g * x.group * rows + b * kSubBlock,
+                  rows);
+      }
+    }
+  }
+  if (whole < rows) ShortBlock(x, w, n0 + whole, rows - whole, out + whole, rows, weights, sums, ahead);
 }
 
 inline uint32_t Bf16Bits(float exact) { return std::bit_cast<uint32_t>(exact) >> 16; }
@@ -334,6 +470,7 @@ void ConfigureTiles(int64_t group) {
     config.rows[tile] = 16;
     config.bytes_per_row[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? 64 : group * 4);
   }
+  TileFence(&config);
   _tile_loadconfig(&config);
   configured = group;
 }

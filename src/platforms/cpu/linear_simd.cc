@@ -131,7 +131,7 @@ HWY_INLINE void Tile(DF d, const float* HWY_RESTRICT weights, const float* HWY_R
   }
 }
 
-void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, float* out,
+void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun /*run*/, int64_t n0, int64_t n1, float* out,
                  std::byte* scratch) {
   const DF d;
   const int64_t lanes = hn::Lanes(d);
