@@ -156,7 +156,7 @@ void Checkpoint::State::ResolveDraft() {
 
 absl::Status Checkpoint::State::CheckAgainstTable() {
   // A DSpark drafter is checked too, but only reported: the model runs without it.
-  const bool full_dspark = draft == DraftKind::kDSpark && config.dspark.has_value() && config.dspark->markov_rank > 0;
+  const bool full_dspark = draft == DraftKind::kDSpark && config.dspark.has_value() && config.dspark->complete();
   const TensorTable table = TensorTable::For(config, draft == DraftKind::kMtp || full_dspark);
   for (TensorEntry& entry : tensors) {
     const TensorSpec* spec = table.Find(entry.name);

@@ -65,6 +65,8 @@ struct DSparkConfig {
   int64_t markov_rank = 0;
   std::vector<int64_t> target_layer_ids = {};
   int64_t stages = 0;  // entries of compress_ratios behind the main layers, else 3
+  // Whether the shapes of the drafter follow from the fields; otherwise its tensors are neither expected nor checked.
+  bool complete() const { return markov_rank > 0 && !target_layer_ids.empty(); }
   bool operator==(const DSparkConfig&) const = default;
 };
 
@@ -151,8 +153,8 @@ struct GenerationConfig {
 
 // `source` is what messages call the file. InvalidArgument names the field, what was expected and what was found;
 // Unimplemented for architectures that hadal does not serve, listing those it does.
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_view source = "config.json");
-absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json,
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, std::string_view source = "config.json");
+absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text,
                                                        std::string_view source = "generation_config.json");
 
 // The published form, which ParseModelConfig reads back to an equal struct.

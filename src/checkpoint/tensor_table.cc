@@ -214,7 +214,7 @@ void AddV4(const ModelConfig& c, bool draft, Builder* b) {
   if (!draft) return;
   b->draft = true;
   if (c.dspark.has_value()) {
-    AddV4DSpark(c, b);
+    if (c.dspark->complete()) AddV4DSpark(c, b);
   } else {
     AddV4Mtp(c, b);
   }

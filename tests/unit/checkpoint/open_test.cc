@@ -138,6 +138,49 @@ TEST(BundledModel, OpensWithoutWarnings) {
   ASSERT_OK((*ckpt)->CheckValues());
 }
 
+// KiB of file pages that this process has mapped in.
+int64_t ResidentFileKib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return std::stoll(line.substr(8));
+  }
+  return -1;
+}
+
+// Field report B121: weights that were copied elsewhere do not stay in memory.
+TEST(BundledModel, DroppedPagesLeaveTheProcess) {
+  const auto ckpt = Checkpoint::Open(test::BundledModel());
+  ASSERT_TRUE(ckpt.ok());
+  const TensorEntry* embed = (*ckpt)->Find("embed.weight");  // 640 KiB
+  DropPages(*embed);
+  const int64_t before = ResidentFileKib();
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < embed->bytes; ++i) sum += static_cast<uint8_t>(embed->data[i]);
+  const int64_t read = ResidentFileKib();
+  DropPages(*embed);
+  EXPECT_GE(read - before, 500);
+  EXPECT_LE(ResidentFileKib() - before, 100);
+  uint64_t again = 0;
+  for (int64_t i = 0; i < embed->bytes; ++i) again += static_cast<uint8_t>(embed->data[i]);
+  EXPECT_EQ(again, sum);
+}
+
+// The other small models, where they are at hand.
+TEST(SmallModels, Open) {
+  int opened = 0;
+  for (const char* name : {"tiny-v32", "random-v4", "tiny-v4-vision"}) {
+    const auto dir = test::FullVectors(std::string("../models/") + name);
+    if (!dir.has_value() || !std::filesystem::exists(*dir)) continue;
+    const auto ckpt = Checkpoint::Open(*dir);
+    ASSERT_TRUE(ckpt.ok()) << Message(ckpt.status());
+    EXPECT_THAT((*ckpt)->warnings(), ::testing::IsEmpty()) << name;
+    EXPECT_EQ((*ckpt)->draft(), DraftKind::kMtp) << name;
+    ASSERT_OK((*ckpt)->CheckValues());
+    ++opened;
+  }
+  if (opened == 0) GTEST_SKIP() << "HADAL_VECTORS is not set, or no models lie beside it";
+}
+
 // Scale bytes arrive as bytes (trap 25 of the vision spec, B73).
 TEST(BundledModel, ScaleBytesEqualFileBytes) {
   const auto ckpt = Checkpoint::Open(test::BundledModel());
@@ -427,6 +470,15 @@ TEST_F(OpenTest, MtpBlockDSparkDrafterOrNeither) {
   EXPECT_EQ((*ckpt)->draft(), DraftKind::kDSpark);
   EXPECT_EQ((*ckpt)->config().num_mtp_layers, 0);
   EXPECT_TRUE(HasWarning(**ckpt, {"DSpark drafter, but config.json has no dspark_*"}));
+
+  // Without the fields that give its shapes the drafter is left alone.
+  json vague = json::parse(ModelConfigToJson(dspark));
+  vague.erase("dspark_markov_rank");
+  WriteFile(dir / "config.json", vague.dump());
+  ckpt = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(ckpt.ok()) << Message(ckpt.status());
+  EXPECT_EQ((*ckpt)->draft(), DraftKind::kDSpark);
+  EXPECT_THAT((*ckpt)->warnings(), ::testing::IsEmpty());
 
   // An incomplete drafter does not keep the model from running.
   Tensors broken = LoadRaw(dir.path());
