@@ -85,7 +85,7 @@ constexpr uint8_t kSpecialFlag = 2;
 }  // namespace
 
 struct Tokenizer::Impl {
-  Impl(TokenizerJson file, Pretokenizer pretokenizer_in, Bpe bpe_in)
+  Impl(const TokenizerJson& file, Pretokenizer pretokenizer_in, Bpe bpe_in)
       : pretokenizer(std::move(pretokenizer_in)), bpe(std::move(bpe_in)), added(file.added), flags(file.tokens.size()) {
     size_t total = 0;
     for (const std::string& token : file.tokens) total += token.size();
@@ -104,9 +104,7 @@ struct Tokenizer::Impl {
     for (size_t id = 0; id < file.tokens.size(); ++id) ids_by_content.try_emplace(Bytes(id), static_cast<int32_t>(id));
   }
 
-  std::string_view Bytes(size_t id) const {
-    return std::string_view(bytes).substr(offsets[id], offsets[id + 1] - offsets[id]);
-  }
+  std::string_view Bytes(size_t id) const { return {bytes.data() + offsets[id], offsets[id + 1] - offsets[id]}; }
   bool Known(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < flags.size(); }
 
   void EncodePlain(std::string_view text, Scratch& scratch, std::vector<int32_t>* ids) const {
@@ -144,7 +142,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::FromJson(std::string
   if (!pretokenizer.ok()) return named(pretokenizer.status());
   absl::StatusOr<Bpe> bpe = Bpe::Create(file->byte_ids, file->merges);
   if (!bpe.ok()) return named(bpe.status());
-  auto impl = std::make_unique<Impl>(*std::move(file), *std::move(pretokenizer), *std::move(bpe));
+  auto impl = std::make_unique<Impl>(*file, *std::move(pretokenizer), *std::move(bpe));
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }
 

@@ -281,7 +281,8 @@ absl::Status Reader::ReadModelOptions() {
   }
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json* value = GetNonNull(*model_, affix);
-    if (value != nullptr && *value != "") {
+    const std::string* text = value == nullptr ? nullptr : value->get_ptr<const std::string*>();
+    if (value != nullptr && (text == nullptr || !text->empty())) {
       return Unimplemented("model.{}: {} is not supported, expected null", affix, Found(value));
     }
   }
