@@ -348,6 +348,34 @@ void OneGroup(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int6
   }
 }
 
+// The same for BF16 weights, which need no decoding: tiles are loaded from where they lie.
+void OneGroupBf16(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
+                  Prefetcher& ahead) {
+  const int64_t in_row_bytes = x.group * 4;
+  const int64_t in_tile = 16 * in_row_bytes;
+  const int64_t stride = w.row_bytes();
+  const auto* input = static_cast<const std::byte*>(x.data);
+  TileFence(input);
+  for (int64_t b = 0; b < rows; b += kSubBlock) {
+    const std::byte* upper = static_cast<const std::byte*>(w.data) + (n0 + b) * stride;
+    const std::byte* lower = upper + 16 * stride;
+    _tile_zero(0);
+    _tile_zero(2);
+    for (int64_t step = 0; step < x.k / 32; ++step) {
+      ahead.Advance(kSubBlock * 64);
+      _tile_loadd(4, upper + step * 64, stride);
+      _tile_loadd(6, input + step * in_tile, in_row_bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, lower + step * 64, stride);
+      _tile_dpbf16ps(2, 5, 6);
+    }
+    float* sum = out + b * x.group;
+    _tile_stored(0, sum, in_row_bytes);
+    _tile_stored(2, sum + 4 * in_row_bytes, in_row_bytes);
+    TileFence(sum);
+  }
+}
+
 // Fewer than 32 rows at the end of a weight: the missing ones are zero.
 void ShortBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
                 int64_t out_stride, std::byte* weights, float* spare, Prefetcher& ahead) {
@@ -379,7 +407,9 @@ void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun run, i
   const int64_t groups = x.groups();
   if (whole > 0) {
     // Sums by sub-block and group; then every row's outputs side by side.
-    if (groups == 1) {
+    if (groups == 1 && w.dtype == DType::kBF16) {
+      OneGroupBf16(x, w, n0, whole, sums, ahead);
+    } else if (groups == 1) {
       OneGroup(x, w, n0, whole, sums, weights, ahead);
     } else {
       ManyRows(x, w, n0, whole, sums, weights, ahead);
