@@ -1,0 +1,84 @@
+#include "engine_flags.h"
+
+#include <sstream>
+
+#include "base/status.h"
+#include "checkpoint/memory_plan.h"
+
+namespace hadal::cli {
+
+void EngineFlags::Register(CLI::App* app) {
+  app->add_option("MODEL", model_, "Model directory as downloaded (config.json, *.safetensors, tokenizer.json)")
+      ->required();
+  const std::string model = "Model";
+  app->add_option("--tokenizer", options_.tokenizer, "tokenizer.json, or its directory, from elsewhere")->group(model);
+  app->add_option("--load-format", load_format_,
+                  "auto: the weights in MODEL; dummy: random weights of the shape in MODEL/config.json, or of a preset "
+                  "(hadal synth --help)")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str()
+      ->group(model);
+  app->add_option("--max-model-len", options_.max_model_len,
+                  fmt::format("Context in tokens, prompt and answer together [min(the model's, {}), less if memory "
+                              "is short]",
+                              runtime::kDefaultContext))
+      ->check(CLI::PositiveNumber)
+      ->group(model);
+  app->add_option("--model-class-overrides", class_overrides_,
+                  "Architecture=Class[,...]: take another registered class for an architecture")
+      ->group(model);
+
+  const std::string engine = "Engine";
+  app->add_option("--device", device_, "auto, cpu, cuda, hip, xpu or reference")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "hip", "xpu", "reference"}))
+      ->capture_default_str()
+      ->group(engine);
+  app->add_option("--threads", options_.model.threads, "CPU threads [all that this process may use]")
+      ->check(CLI::Range(1, 4096))
+      ->group(engine);
+  app->add_option("--cpu-isa", isa_, "Widest instruction set to use: auto, baseline, avx2, avx512 or amx")
+      ->check(CLI::IsMember({"auto", "baseline", "avx2", "avx512", "amx"}))
+      ->capture_default_str()
+      ->group(engine);
+  app->add_option("--numerics", numerics_, "published: bf16 and FP8 activations as released; f32: for study")
+      ->check(CLI::IsMember({"published", "f32"}))
+      ->capture_default_str()
+      ->group(engine);
+  app->add_option("--max-num-batched-tokens", options_.max_batch_tokens, "Rows of one prefill step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(engine);
+  app->add_flag("--no-memory-check", skip_memory_check_, "Start even if the model does not seem to fit into memory")
+      ->group(engine);
+}
+
+std::unique_ptr<runtime::Engine> EngineFlags::Load(int* code) const {
+  runtime::EngineOptions options = options_;
+  options.load_format = load_format_ == "dummy" ? runtime::LoadFormat::kDummy : runtime::LoadFormat::kAuto;
+  options.model.device = device_;
+  options.model.numerics = numerics_;
+  options.model.isa = isa_;
+  options.check_memory = !skip_memory_check_;
+  std::istringstream overrides(class_overrides_);
+  for (std::string entry; std::getline(overrides, entry, ',');) options.model.class_overrides.push_back(entry);
+
+  ProgressLine line;
+  options.progress = [&](const runtime::LoadProgress& progress) {
+    if (progress.total == 0) {
+      line.Show(fmt::format("{}...", progress.stage));
+      return;
+    }
+    line.ShowBar(progress.stage, progress.done, progress.total,
+                 fmt::format("{} of {}", checkpoint::BytesText(progress.done), checkpoint::BytesText(progress.total)));
+  };
+  absl::StatusOr<std::unique_ptr<runtime::Engine>> engine = runtime::Engine::Load(model_, std::move(options));
+  line.Clear();
+  if (!engine.ok()) {
+    *code = FailLoading(engine.status());
+    return nullptr;
+  }
+  for (const std::string& warning : (*engine)->warnings()) Warn(warning);
+  return *std::move(engine);
+}
+
+}  // namespace hadal::cli

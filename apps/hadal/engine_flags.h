@@ -1,0 +1,35 @@
+// The flags that say how a model is loaded and run, the same for every subcommand that runs one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli.h"
+#include "runtime/engine.h"
+
+namespace hadal::cli {
+
+class EngineFlags {
+ public:
+  // Adds the positional MODEL and the flags, in the help groups "Model" and "Engine".
+  void Register(CLI::App* app);
+
+  const std::string& model() const { return model_; }
+
+  // Loads with a progress line, prints warnings. On failure prints the error, puts the exit code into `code` and
+  // returns null.
+  std::unique_ptr<runtime::Engine> Load(int* code) const;
+
+ private:
+  std::string model_;
+  std::string load_format_ = "auto";
+  std::string device_ = "auto";
+  std::string numerics_ = "published";
+  std::string isa_ = "auto";
+  std::string class_overrides_;  // as a list split at commas
+  bool skip_memory_check_ = false;
+  runtime::EngineOptions options_;
+};
+
+}  // namespace hadal::cli

@@ -1,0 +1,82 @@
+// hadal run --interactive: turns of a chat, with the whole history in every prompt.
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "answer.h"
+#include "base/status.h"
+#include "run.h"
+
+namespace hadal::cli {
+namespace {
+
+enum class Line { kText, kEnd, kInterrupted };
+
+// One line from stdin, byte by byte through the terminal's own line editing.
+Line ReadLine(std::string* line) {
+  InterruptScope interrupt;
+  line->clear();
+  if (StdinIsTerminal()) {
+    std::fputs("> ", stderr);
+    std::fflush(stderr);
+  }
+  while (true) {
+    char c = 0;
+    const ssize_t n = read(STDIN_FILENO, &c, 1);
+    if (n < 0 && interrupt.interrupted()) return Line::kInterrupted;
+    if (n <= 0) return line->empty() ? Line::kEnd : Line::kText;
+    if (c == '\n') return Line::kText;
+    *line += c;
+  }
+}
+
+text::Json AssistantMessage(const runtime::GenerateResult& result) {
+  text::Json message = {{"role", "assistant"}, {"content", result.content}};
+  if (!result.reasoning.empty()) message["reasoning_content"] = result.reasoning;
+  return message;
+}
+
+}  // namespace
+
+int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, runtime::Engine* engine) {
+  std::fputs(fmt::format("{}; context {} tokens. ^C stops an answer, ^D ends.\n", engine->description(),
+                         engine->max_model_len())
+                 .c_str(),
+             stderr);
+  text::Json messages = text::Json::array();
+  if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  runtime::Generator generator = engine->MakeGenerator();
+  for (std::string line;;) {
+    const Line kind = ReadLine(&line);
+    if (kind == Line::kInterrupted) {
+      std::fputs("\n(^D ends)\n", stderr);
+      continue;
+    }
+    if (kind == Line::kEnd) break;
+    if (line.empty()) continue;
+    messages.push_back({{"role", "user"}, {"content", line}});
+    absl::StatusOr<runtime::EncodedPrompt> prompt = engine->EncodeChat(messages, thinking);
+    runtime::GenerateRequest request;
+    flags.sampling.Apply(engine->default_sampling(), &request);
+    absl::StatusOr<runtime::GenerateResult> result = prompt.status();
+    if (prompt.ok()) {
+      request.prompt = prompt->ids;
+      request.end_tokens = engine->end_tokens();
+      request.parser = ParserFor(*prompt, false);
+      result = Answer(&generator, request, Show::kStream);
+    }
+    if (!result.ok()) {
+      // The chat goes on without the message that could not be answered.
+      FailRequest(result.status());
+      messages.erase(messages.size() - 1);
+      continue;
+    }
+    if (const int code = OutputResult(); code != kOk) return code;
+    PrintSpeed(*result);
+    messages.push_back(AssistantMessage(*result));
+  }
+  if (StdinIsTerminal()) std::fputs("\n", stderr);
+  return kOk;
+}
+
+}  // namespace hadal::cli

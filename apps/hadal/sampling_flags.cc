@@ -1,0 +1,51 @@
+#include "sampling_flags.h"
+
+#include "base/status.h"
+#include "runtime/stop_strings.h"
+
+namespace hadal::cli {
+
+void SamplingFlags::Register(CLI::App* app) {
+  const std::string group = "Sampling";
+  app->add_option("--temperature", temperature_, "0 to 2; 0: the likeliest token [generation_config.json, else 1]")
+      ->group(group);
+  app->add_option("--top-p", top_p_, "Keep the likeliest tokens with this mass [generation_config.json, else 1]")
+      ->group(group);
+  app->add_option("--top-k", top_k_, "Keep this many of the likeliest tokens [generation_config.json, else off]")
+      ->group(group);
+  app->add_option("--min-p", min_p_, "Keep tokens at least this likely, relative to the likeliest [0]")->group(group);
+  app->add_option("--seed", seed_, "The same seed gives the same answer [random]")->group(group);
+  app->add_option("--repetition-penalty", repetition_penalty_, "Of tokens in prompt and answer [1: off]")->group(group);
+  app->add_option("--presence-penalty", presence_penalty_, "-2 to 2, of tokens in the answer [0]")->group(group);
+  app->add_option("--frequency-penalty", frequency_penalty_, "-2 to 2, for each use in the answer [0]")->group(group);
+  app->add_option("--max-tokens", max_tokens_, "Longest answer [to the end of the context]")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  AddList(app, "--stop", &stop_, "End the answer before this text; may be repeated")->group(group);
+  app->add_flag("--ignore-eos", ignore_eos_, "Go on behind the end token, to measure speed")->group(group);
+}
+
+absl::Status SamplingFlags::Check() const {
+  runtime::GenerateRequest request;
+  Apply({}, &request);
+  HADAL_RETURN_IF_ERROR(runtime::CheckSamplingParams(request.sampling, INT32_MAX));
+  return runtime::CheckStopStrings(stop_);
+}
+
+void SamplingFlags::Apply(const runtime::SamplingParams& defaults, runtime::GenerateRequest* request) const {
+  runtime::SamplingParams& p = request->sampling;
+  p = defaults;
+  p.temperature = temperature_.value_or(p.temperature);
+  p.top_p = top_p_.value_or(p.top_p);
+  p.top_k = top_k_.value_or(p.top_k);
+  p.min_p = min_p_.value_or(p.min_p);
+  p.repetition_penalty = repetition_penalty_.value_or(p.repetition_penalty);
+  p.presence_penalty = presence_penalty_.value_or(p.presence_penalty);
+  p.frequency_penalty = frequency_penalty_.value_or(p.frequency_penalty);
+  p.seed = seed_.has_value() ? *seed_ : runtime::RandomSeed();
+  request->max_tokens = max_tokens_;
+  request->stop = stop_;
+  request->ignore_end = ignore_eos_;
+}
+
+}  // namespace hadal::cli

@@ -1,0 +1,34 @@
+// The flags that say how tokens are drawn and where an answer ends.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli.h"
+#include "runtime/generator.h"
+#include "runtime/sampler.h"
+
+namespace hadal::cli {
+
+class SamplingFlags {
+ public:
+  // In the help group "Sampling".
+  void Register(CLI::App* app);
+
+  // InvalidArgument naming what is out of range, to be called before anything is loaded.
+  absl::Status Check() const;
+
+  // Fills sampling, max_tokens and stop: `defaults` where no flag was given; without --seed a random seed.
+  void Apply(const runtime::SamplingParams& defaults, runtime::GenerateRequest* request) const;
+
+ private:
+  std::optional<double> temperature_, top_p_, min_p_, repetition_penalty_, presence_penalty_, frequency_penalty_;
+  std::optional<int64_t> top_k_;
+  std::optional<uint64_t> seed_;
+  int64_t max_tokens_ = 0;
+  std::vector<std::string> stop_;
+  bool ignore_eos_ = false;
+};
+
+}  // namespace hadal::cli

@@ -1,0 +1,266 @@
+#include "runtime/engine.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "checkpoint/safetensors.h"
+#include "runtime/startup_check.h"
+
+namespace hadal::runtime {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::ModelConfig;
+
+constexpr int64_t kLeastDefaultContext = 2048;
+constexpr int64_t kMostBatchTokens = 1 << 16;
+constexpr int64_t kMostSeqs = 1 << 12;
+constexpr uint64_t kMaxConfigFile = 1 << 20;
+
+// The placeholder of the chat encoding and the five span tokens that take its place (spec vision-and-cache 3.1).
+std::vector<int32_t> FindImageTokens(const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  const auto add = [&](std::string_view name) {
+    if (const std::optional<int32_t> id = tokenizer.TokenId(name)) ids.push_back(*id);
+  };
+  add(text::kImageText);
+  for (int i = 431; i <= 435; ++i) add(fmt::format("<|place_holder_mm_span_{:04}|>", i));
+  return ids;
+}
+
+bool IsDirectory(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+}  // namespace
+
+void Engine::Report(std::string_view stage, int64_t done, int64_t total) const {
+  if (options_.progress) options_.progress({stage, done, total});
+}
+
+const ModelConfig& Engine::planned_config() const {
+  return dummy_config_.has_value() ? *dummy_config_ : weights_->config();
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& source, EngineOptions options) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(options)));
+  const bool dummy = engine->options_.load_format == LoadFormat::kDummy;
+  engine->Report("opening");
+  HADAL_RETURN_IF_ERROR(dummy ? engine->ReadDummyConfig(source) : engine->OpenCheckpoint(source));
+  HADAL_RETURN_IF_ERROR(engine->CheckOptions());
+  HADAL_RETURN_IF_ERROR(engine->LoadTokenizer(source));
+  HADAL_RETURN_IF_ERROR(engine->FitMemory());
+  if (dummy) {
+    engine->Report("making random weights");
+    HADAL_RETURN_IF_ERROR(engine->MakeDummyWeights());
+  } else {
+    if (engine->options_.check_values) {
+      engine->Report("checking values");
+      HADAL_RETURN_IF_ERROR(engine->checkpoint_->CheckValues());
+    }
+    engine->ReadWeights();
+  }
+  engine->Report("preparing the model");
+  HADAL_ASSIGN_OR_RETURN(engine->model_, models::CreateModel(*engine->weights_, engine->options_.model));
+  if (engine->options_.check_logits) {
+    engine->Report("start-up check");
+    HADAL_RETURN_IF_ERROR(CheckFirstLogits(engine->model_.get()));
+  }
+  return engine;
+}
+
+absl::Status Engine::OpenCheckpoint(const std::string& dir) {
+  HADAL_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(dir));
+  warnings_ = checkpoint->warnings();
+  generation_ = checkpoint->generation_config();
+  checkpoint_ = checkpoint.get();
+  weights_ = std::move(checkpoint);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::ReadDummyConfig(const std::string& source) {
+  if (!IsDirectory(source)) {
+    absl::StatusOr<ModelConfig> preset = checkpoint::PresetConfig(source);
+    if (!preset.ok()) {
+      return NotFound("{}: expected a directory with config.json, or one of the presets {}", source,
+                      fmt::join(checkpoint::PresetNames(), ", "));
+    }
+    dummy_config_ = *std::move(preset);
+    return absl::OkStatus();
+  }
+  const std::string path = (std::filesystem::path(source) / "config.json").string();
+  HADAL_ASSIGN_OR_RETURN(const std::string text, checkpoint::ReadTextFile(path, kMaxConfigFile));
+  HADAL_ASSIGN_OR_RETURN(dummy_config_, checkpoint::ParseModelConfig(text, path));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::CheckOptions() {
+  const ModelConfig& config = planned_config();
+  const int64_t longest = config.max_position_embeddings;
+  if (options_.max_model_len < 0 || options_.max_model_len > longest) {
+    return absl::OutOfRangeError(fmt::format("max_model_len: expected 1 to {} (max_position_embeddings), found {}",
+                                             longest, options_.max_model_len));
+  }
+  if (options_.max_batch_tokens < 1 || options_.max_batch_tokens > kMostBatchTokens) {
+    return absl::OutOfRangeError(
+        fmt::format("max_num_batched_tokens: expected 1 to {}, found {}", kMostBatchTokens, options_.max_batch_tokens));
+  }
+  if (options_.max_seqs < 1 || options_.max_seqs > kMostSeqs) {
+    return absl::OutOfRangeError(fmt::format("max_num_seqs: expected 1 to {}, found {}", kMostSeqs, options_.max_seqs));
+  }
+  absl::StatusOr<std::string> description = models::DescribeModel(config, options_.model);
+  if (absl::IsInvalidArgument(description.status())) {
+    return absl::OutOfRangeError(std::string(Message(description.status())));
+  }
+  HADAL_ASSIGN_OR_RETURN(description_, std::move(description));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::LoadTokenizer(const std::string& source) {
+  const std::string path = options_.tokenizer.empty() ? source : options_.tokenizer;
+  absl::StatusOr<std::shared_ptr<const text::Tokenizer>> tokenizer = text::Tokenizer::Load(path);
+  if (absl::IsNotFound(tokenizer.status()) && !options_.need_tokenizer) return absl::OkStatus();
+  if (absl::IsNotFound(tokenizer.status())) {
+    return NotFound(
+        "no tokenizer: {}; a model directory holds tokenizer.json as published, or name one with "
+        "--tokenizer",
+        Message(tokenizer.status()));
+  }
+  HADAL_ASSIGN_OR_RETURN(tokenizer_, std::move(tokenizer));
+  if (tokenizer_->vocab_size() > planned_config().vocab_size) {
+    return InvalidArgument(
+        "{}: the tokenizer has {} tokens, the model only {} (vocab_size): they do not belong "
+        "together",
+        path, tokenizer_->vocab_size(), planned_config().vocab_size);
+  }
+  image_tokens_ = FindImageTokens(*tokenizer_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<checkpoint::MemoryPlan> Engine::Plan(int64_t context) const {
+  models::ModelOptions model = options_.model;
+  model.limits.max_context = context;
+  HADAL_ASSIGN_OR_RETURN(const models::ModelMemory memory, models::PlanMemory(planned_config(), model));
+  checkpoint::MemoryRequest request;
+  request.context_length = context;
+  request.max_seqs = options_.max_seqs;
+  request.chunk_tokens = options_.max_batch_tokens;
+  request.draft = planned_config().num_mtp_layers > 0;
+  request.cache_bytes_per_sequence = static_cast<int64_t>(memory.cache) / options_.max_seqs;
+  request.scratch_bytes = static_cast<int64_t>(memory.scratch);
+  return checkpoint::PlanMemory(planned_config(), checkpoint_, request);
+}
+
+// Settles the limits and the plan.
+absl::Status Engine::FitMemory() {
+  models::ModelLimits& limits = options_.model.limits;
+  const bool free_choice = options_.max_model_len == 0;
+  limits.max_seqs = options_.max_seqs;
+  limits.max_batch_tokens = options_.max_batch_tokens;
+  limits.max_logit_rows = options_.max_seqs;
+  limits.max_context =
+      free_choice ? std::min(planned_config().max_position_embeddings, kDefaultContext) : options_.max_model_len;
+  HADAL_ASSIGN_OR_RETURN(plan_, Plan(limits.max_context));
+  if (!options_.check_memory) return absl::OkStatus();
+  HADAL_ASSIGN_OR_RETURN(const checkpoint::AvailableMemory available, checkpoint::ReadAvailableMemory());
+  while (free_choice && plan_.total() > available.bytes && limits.max_context / 2 >= kLeastDefaultContext) {
+    limits.max_context /= 2;
+    HADAL_ASSIGN_OR_RETURN(plan_, Plan(limits.max_context));
+  }
+  return checkpoint::CheckFits(plan_, available);
+}
+
+absl::Status Engine::MakeDummyWeights() {
+  checkpoint::SynthOptions synth;
+  synth.seed = options_.dummy_seed;
+  const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
+  HADAL_ASSIGN_OR_RETURN(
+      weights_, checkpoint::DummyWeights::Create(*dummy_config_, synth, dummy_config_->num_mtp_layers > 0, threads));
+  dummy_config_.reset();
+  return absl::OkStatus();
+}
+
+// Brings the mapped files into memory in their order, which is the fastest way to read them, and the first answers then
+// do not wait for the disk.
+void Engine::ReadWeights() const {
+  constexpr int64_t kPage = 4096, kReportEvery = 64 << 20;
+  const int64_t total = checkpoint_->tensor_bytes();
+  int64_t done = 0, reported = 0;
+  for (const checkpoint::TensorEntry& entry : checkpoint_->tensors()) {
+    checkpoint::Prefetch(entry);
+    for (int64_t at = 0; at < entry.bytes; at += kPage) {
+      static_cast<void>(*static_cast<const volatile std::byte*>(entry.data + at));
+    }
+    done += entry.bytes;
+    if (done - reported < kReportEvery) continue;
+    reported = done;
+    Report("reading weights", std::min(done, total), total);
+  }
+  Report("reading weights", total, total);
+}
+
+text::Dialect Engine::dialect() const {
+  return config().family == checkpoint::ModelFamily::kV4 ? text::Dialect::kV4 : text::Dialect::kV32;
+}
+
+// Spec deepseek-v4-text 6.3: dspark_* keys mark the later encoders.
+text::EffortProfile Engine::effort_profile() const {
+  return config().dspark.has_value() ? text::EffortProfile::kTiered : text::EffortProfile::kFirstRelease;
+}
+
+std::vector<int32_t> Engine::end_tokens() const {
+  std::vector<int32_t> ids;
+  const auto add = [&](const std::vector<int64_t>& from) {
+    for (const int64_t id : from) {
+      if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(static_cast<int32_t>(id));
+    }
+  };
+  add(config().eos_token_ids);
+  if (generation_.has_value()) add(generation_->eos_token_ids);
+  return ids;
+}
+
+SamplingParams Engine::default_sampling() const {
+  SamplingParams params;
+  if (!generation_.has_value()) return params;
+  if (generation_->do_sample == false) {
+    params.temperature = 0;
+    return params;
+  }
+  params.temperature = generation_->temperature.value_or(params.temperature);
+  params.top_p = generation_->top_p.value_or(params.top_p);
+  params.top_k = generation_->top_k.value_or(params.top_k);
+  return params;
+}
+
+absl::StatusOr<EncodedPrompt> Engine::EncodeChat(const text::Json& messages,
+                                                 const text::ThinkingChoice& thinking) const {
+  HADAL_CHECK(tokenizer_ != nullptr);
+  text::ChatOptions options;
+  options.mode = thinking.mode;
+  options.effort = thinking.effort;
+  options.effort_profile = effort_profile();
+  options.trim_content_before_calls = true;
+  HADAL_ASSIGN_OR_RETURN(const text::Prompt prompt, text::EncodeChat(dialect(), messages, options));
+  std::vector<text::Tokenizer::Span> spans;
+  spans.reserve(prompt.spans.size());
+  for (const text::PromptSpan& span : prompt.spans) spans.push_back({span.text, span.trusted});
+  return EncodedPrompt{tokenizer_->EncodeSpans(spans), prompt.starts_in_reasoning};
+}
+
+absl::StatusOr<EncodedPrompt> Engine::EncodeRaw(std::string_view prompt) const {
+  HADAL_CHECK(tokenizer_ != nullptr);
+  return EncodedPrompt{tokenizer_->Encode(prompt, text::Tokenizer::Special::kMatch),
+                       prompt.ends_with(text::kThinkText)};
+}
+
+Generator Engine::MakeGenerator(int32_t seq) {
+  HADAL_CHECK(tokenizer_ != nullptr);
+  return Generator(model_.get(), tokenizer_, image_tokens_, seq);
+}
+
+}  // namespace hadal::runtime

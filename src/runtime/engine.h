@@ -1,0 +1,124 @@
+// A model directory made ready to answer: checkpoint, tokenizer, chat encoding and model, chosen together from what the
+// checkpoint says (field report B05), with every check that can be made before the first request.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/memory_plan.h"
+#include "checkpoint/synth.h"
+#include "models/registry/registry.h"
+#include "runtime/generator.h"
+#include "runtime/sampler.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+namespace hadal::runtime {
+
+// Context of an engine that is not told one, if the model and the memory have it.
+inline constexpr int64_t kDefaultContext = 32768;
+
+enum class LoadFormat {
+  kAuto,   // the weights in the directory
+  kDummy,  // random weights of the shape in the directory's config.json, or of a preset (checkpoint/synth.h)
+};
+
+// What Load is doing; done and total in bytes, 0 where they do not apply.
+struct LoadProgress {
+  std::string_view stage;
+  int64_t done = 0;
+  int64_t total = 0;
+};
+
+struct EngineOptions {
+  LoadFormat load_format = LoadFormat::kAuto;
+  std::string tokenizer;       // file or directory; empty: the model's directory
+  bool need_tokenizer = true;  // false: without one the engine takes token ids only
+  int64_t max_model_len = 0;   // 0: min(max_position_embeddings, kDefaultContext), halved until it fits into memory
+  int64_t max_batch_tokens = 512;
+  int64_t max_seqs = 1;
+  models::ModelOptions model;  // `limits` is filled by Load
+  bool check_memory = true;    // refuse what does not fit
+  bool check_values = true;    // read scales and routing tables (Checkpoint::CheckValues)
+  bool check_logits = true;    // runtime/startup_check.h
+  uint64_t dummy_seed = 0;
+  std::function<void(const LoadProgress&)> progress;  // may be empty
+};
+
+struct EncodedPrompt {
+  std::vector<int32_t> ids;
+  bool starts_in_reasoning = false;
+};
+
+class Engine {
+ public:
+  // `source` is a model directory, or with kDummy also the name of a preset. Errors:
+  //   InvalidArgument, NotFound: checkpoint, configuration or tokenizer are not as they should be;
+  //   Unimplemented: architecture or platform is not in this build;
+  //   FailedPrecondition: this machine cannot do what is asked for, or the start-up check failed;
+  //   OutOfRange: an option has an impossible value;
+  //   ResourceExhausted: it does not fit, with the numbers.
+  static absl::StatusOr<std::unique_ptr<Engine>> Load(const std::string& source, EngineOptions options);
+
+  const checkpoint::ModelConfig& config() const { return weights_->config(); }
+  const checkpoint::Checkpoint* checkpoint() const { return checkpoint_; }  // null with dummy weights
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  const std::string& description() const { return description_; }  // class, platform, instruction sets, threads
+  const checkpoint::MemoryPlan& memory_plan() const { return plan_; }
+  int64_t max_model_len() const { return options_.model.limits.max_context; }
+  models::Model& model() { return *model_; }
+  const std::shared_ptr<const text::Tokenizer>& tokenizer() const { return tokenizer_; }  // may be null, see options
+
+  text::Dialect dialect() const;
+  text::EffortProfile effort_profile() const;
+  // Image placeholders and span tokens of the tokenizer: never generated, and refused in prompts.
+  const std::vector<int32_t>& image_tokens() const { return image_tokens_; }
+  std::vector<int32_t> end_tokens() const;
+  // What generation_config.json says: greedy if do_sample is false, else its temperature, top_p and top_k. The seed is
+  // 0.
+  SamplingParams default_sampling() const;
+
+  // Token ids of chat messages (text/chat.h); nothing that stands in a message becomes a control token.
+  absl::StatusOr<EncodedPrompt> EncodeChat(const text::Json& messages, const text::ThinkingChoice& thinking) const;
+  // Token ids of a complete prompt in which control tokens are matched: for trusted callers. starts_in_reasoning is set
+  // if it ends with <think>.
+  absl::StatusOr<EncodedPrompt> EncodeRaw(std::string_view prompt) const;
+
+  // Requires a tokenizer. One generator per sequence of the model.
+  Generator MakeGenerator(int32_t seq = 0);
+
+ private:
+  explicit Engine(EngineOptions options) : options_(std::move(options)) {}
+
+  void Report(std::string_view stage, int64_t done = 0, int64_t total = 0) const;
+  absl::Status OpenCheckpoint(const std::string& dir);
+  absl::Status ReadDummyConfig(const std::string& source);
+  absl::Status LoadTokenizer(const std::string& source);
+  absl::Status CheckOptions();
+  absl::StatusOr<checkpoint::MemoryPlan> Plan(int64_t context) const;
+  absl::Status FitMemory();
+  absl::Status MakeDummyWeights();
+  void ReadWeights() const;
+  const checkpoint::ModelConfig& planned_config() const;
+
+  EngineOptions options_;
+  std::unique_ptr<checkpoint::WeightSource> weights_;
+  const checkpoint::Checkpoint* checkpoint_ = nullptr;      // weights_, if it is one
+  std::optional<checkpoint::ModelConfig> dummy_config_;     // until the dummy weights are made
+  std::optional<checkpoint::GenerationConfig> generation_;  // absent: the usual defaults
+  std::vector<std::string> warnings_;
+  std::string description_;
+  checkpoint::MemoryPlan plan_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::vector<int32_t> image_tokens_;
+  std::unique_ptr<models::Model> model_;  // reads weights_
+};
+
+}  // namespace hadal::runtime

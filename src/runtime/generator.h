@@ -1,0 +1,97 @@
+// Generation of one sequence: prefill in chunks, then one token a step, until something ends it.
+//
+// The tokens depend on the prompt, the sampling parameters and the model; not on the size of the chunks (a model's rows
+// do not depend on how a step is cut, ops/ops.h; a draw depends on the seed and the position, sampler.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "models/model.h"
+#include "runtime/output_stream.h"
+#include "runtime/sampler.h"
+
+namespace hadal::runtime {
+
+struct GenerateRequest {
+  std::vector<int32_t> prompt;  // 1 to max_context - 1 ids
+  SamplingParams sampling;
+  int64_t max_tokens = 0;  // 0: as many as the context holds. Larger than that counts as that.
+  std::vector<int32_t> end_tokens;
+  bool ignore_end = false;  // go on behind end tokens, which then count as ordinary ones
+  std::vector<std::string> stop;
+  std::optional<text::ParserOptions> parser;  // absent: raw text
+};
+
+enum class FinishReason {
+  kStop,       // end token or stop string
+  kLength,     // max_tokens or the end of the context
+  kToolCalls,  // as kStop or kLength, with at least one complete call
+  kCancelled,
+};
+std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "tool_calls", "cancelled"
+
+struct GenerateTimings {
+  double prefill_seconds = 0;  // until the first token was known
+  double decode_seconds = 0;   // the tokens after the first
+  double prefill_tokens_per_second = 0;
+  double decode_tokens_per_second = 0;  // 0 with fewer than two tokens
+};
+
+// What one token cost and gave.
+struct TokenStep {
+  int32_t id = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+};
+
+struct GenerateResult {
+  std::vector<int32_t> token_ids;   // generated, the end token included
+  std::vector<TokenStep> logprobs;  // one for each of token_ids, if asked for
+  std::string content;
+  std::string reasoning;
+  std::vector<text::ToolCall> tool_calls;
+  FinishReason finish_reason = FinishReason::kStop;
+  std::string stop_string;  // that ended it, if one did
+  int64_t prompt_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of token_ids, </think> included
+  GenerateTimings timings;
+};
+
+// After each token and once at the end, with the text that became certain; often none. Returns false to cancel.
+using OnEvents = absl::FunctionRef<bool(const std::vector<text::OutputEvent>&)>;
+
+class Generator {
+ public:
+  // `banned`: tokens that are never generated and that a prompt may not hold: image placeholders and span tokens, as
+  // long as no image stands behind them. `seq` is the sequence of the model that the generator uses.
+  Generator(models::Model* model, std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<int32_t> banned,
+            int32_t seq = 0);
+
+  // `cancel` (may be null) is looked at between steps; what was generated so far comes back.
+  // InvalidArgument for a request that cannot be run, before anything is computed; Unimplemented for banned tokens in
+  // the prompt; Internal for logits that are not finite.
+  absl::StatusOr<GenerateResult> Generate(const GenerateRequest& request, OnEvents on_events,
+                                          const std::atomic<bool>* cancel = nullptr);
+
+ private:
+  absl::Status CheckPrompt(const std::vector<int32_t>& prompt) const;
+  // Runs ids from `position` on in chunks; the last row's logits are in logits_ afterwards. False if cancelled.
+  absl::StatusOr<bool> Prefill(const std::vector<int32_t>& ids, const std::atomic<bool>* cancel);
+  absl::Status Step(std::span<const int32_t> ids, int64_t position, bool want_logits);
+
+  models::Model* model_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::vector<int32_t> banned_;
+  std::vector<int32_t> positions_, seqs_;  // of one step
+  std::vector<float> logits_;              // [vocab]
+};
+
+}  // namespace hadal::runtime
