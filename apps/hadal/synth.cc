@@ -76,7 +76,6 @@ void AddSynth(CLI::App* app, int* result) {
   size("--index-topk", &o->index_topk, "index_topk");
   synth->add_option("--compress-ratios", flags->compress_ratios, "One of 0, 4, 128 for each layer, between commas")
       ->delimiter(',')
-      ->expected(1)
       ->group("Shape");
   synth->add_option("--seed", flags->options.seed, "The same seed gives the same files")->capture_default_str();
   synth->add_option("--tokenizer", flags->options.tokenizer_dir, "Directory whose tokenizer files are copied");
