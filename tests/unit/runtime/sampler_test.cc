@@ -1,0 +1,311 @@
+#include "runtime/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/status.h"
+
+namespace hadal::runtime {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+Sampler Make(int64_t vocab, SamplingParams params, std::vector<int32_t> prompt = {}, std::vector<int32_t> banned = {}) {
+  absl::StatusOr<Sampler> sampler = Sampler::Create(vocab, std::move(params), prompt, banned);
+  EXPECT_TRUE(sampler.ok()) << sampler.status();
+  return *std::move(sampler);
+}
+
+int32_t Token(Sampler* sampler, const std::vector<float>& logits, int64_t position = 0) {
+  const absl::StatusOr<SampledToken> token = sampler->Next(logits, position);
+  EXPECT_TRUE(token.ok()) << token.status();
+  return token.ok() ? token->id : -1;
+}
+
+std::map<int32_t, int> Histogram(SamplingParams params, const std::vector<float>& logits, int draws) {
+  Sampler sampler = Make(static_cast<int64_t>(logits.size()), std::move(params));
+  std::map<int32_t, int> counts;
+  for (int position = 0; position < draws; ++position) ++counts[Token(&sampler, logits, position)];
+  return counts;
+}
+
+std::set<int32_t> Support(SamplingParams params, const std::vector<float>& logits, int draws = 3000) {
+  std::set<int32_t> ids;
+  for (const auto& [id, count] : Histogram(std::move(params), logits, draws)) ids.insert(id);
+  return ids;
+}
+
+std::vector<double> Softmax(const std::vector<float>& logits, double temperature) {
+  std::vector<double> p;
+  double sum = 0;
+  for (const float l : logits) sum += p.emplace_back(std::exp(l / temperature));
+  for (double& v : p) v /= sum;
+  return p;
+}
+
+// Pearson's statistic against a bound of five standard deviations above its mean, which a right sampler passes
+// 999,999 times of a million (the seeds are fixed, so a run that passes keeps passing).
+void ExpectDistribution(const std::map<int32_t, int>& counts, const std::vector<double>& p, int draws) {
+  double chi_square = 0;
+  int cells = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const auto it = counts.find(static_cast<int32_t>(i));
+    const double observed = it == counts.end() ? 0 : it->second;
+    if (p[i] == 0) {
+      EXPECT_EQ(observed, 0) << "token " << i;
+      continue;
+    }
+    const double expected = p[i] * draws;
+    ASSERT_GE(expected, 5) << "the test needs more draws";
+    chi_square += (observed - expected) * (observed - expected) / expected;
+    ++cells;
+  }
+  const double freedom = cells - 1;
+  EXPECT_LT(chi_square, freedom + 5 * std::sqrt(2 * freedom) + 5);
+}
+
+TEST(Sampler, GreedyTakesTheLargestAndTheLowestIdAmongEquals) {
+  Sampler sampler = Make(5, {.temperature = 0});
+  EXPECT_EQ(Token(&sampler, {0, 3, -1, 3, 2}), 1);
+  EXPECT_EQ(Token(&sampler, {0, 0, 0, 0, 0}), 0);
+  EXPECT_EQ(Token(&sampler, {-kInf, -kInf, -5, -kInf, -5}), 2);
+}
+
+TEST(Sampler, TemperatureBelowTheThresholdIsGreedy) {
+  Sampler sampler = Make(3, {.temperature = 9e-6});
+  for (int position = 0; position < 100; ++position) EXPECT_EQ(Token(&sampler, {1.0f, 1.0f, 0.9f}, position), 0);
+}
+
+TEST(Sampler, DistributionIsSoftmax) {
+  const std::vector<float> logits = {1, 0, -1, 2, 0.5f, -2, 1.5f, 0};
+  for (const double temperature : {0.5, 1.0, 2.0}) {
+    for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{0xFFFFFFFFFFFFFFFF}}) {
+      SCOPED_TRACE(fmt::format("temperature {} seed {}", temperature, seed));
+      constexpr int kDraws = 100000;
+      ExpectDistribution(Histogram({.temperature = temperature, .seed = seed}, logits, kDraws),
+                         Softmax(logits, temperature), kDraws);
+    }
+  }
+}
+
+TEST(Sampler, DistributionOverSeedsAtOnePosition) {
+  const std::vector<float> logits = {1, 0, -1, 2};
+  std::map<int32_t, int> counts;
+  constexpr int kDraws = 20000;
+  for (int seed = 0; seed < kDraws; ++seed) {
+    Sampler sampler = Make(4, {.seed = static_cast<uint64_t>(seed)});
+    ++counts[Token(&sampler, logits, 17)];
+  }
+  ExpectDistribution(counts, Softmax(logits, 1), kDraws);
+}
+
+TEST(Sampler, DistributionWithFilters) {
+  const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f), std::log(0.1f)};
+  constexpr int kDraws = 100000;
+  // The smallest set with mass >= 0.6 is {0, 1}.
+  ExpectDistribution(Histogram({.top_p = 0.6}, logits, kDraws), {4. / 7, 3. / 7, 0, 0}, kDraws);
+  ExpectDistribution(Histogram({.top_k = 3}, logits, kDraws), {4. / 9, 3. / 9, 2. / 9, 0}, kDraws);
+  // 0.2 >= 0.45 * 0.4, 0.1 is not.
+  ExpectDistribution(Histogram({.min_p = 0.45}, logits, kDraws), {4. / 9, 3. / 9, 2. / 9, 0}, kDraws);
+  // top_p works on what top_k leaves: of {4/9, 3/9, 2/9} the first two hold 7/9.
+  ExpectDistribution(Histogram({.top_p = 0.75, .top_k = 3}, logits, kDraws), {4. / 7, 3. / 7, 0, 0}, kDraws);
+  ExpectDistribution(Histogram({.temperature = 0.5, .top_k = 2}, logits, kDraws), {16. / 25, 9. / 25, 0, 0}, kDraws);
+}
+
+TEST(Sampler, TopKEdges) {
+  const std::vector<float> logits = {1, 3, 2, 2, 0};
+  EXPECT_EQ(Support({.top_k = 1}, logits), (std::set<int32_t>{1}));
+  // Ties with the k-th stay.
+  EXPECT_EQ(Support({.top_k = 2}, logits), (std::set<int32_t>{1, 2, 3}));
+  EXPECT_EQ(Support({.top_k = 3}, logits), (std::set<int32_t>{1, 2, 3}));
+  EXPECT_EQ(Support({.top_k = 100}, logits).size(), 5u);
+  EXPECT_EQ(Support({.top_k = 0}, logits).size(), 5u);
+  EXPECT_EQ(Support({.top_k = -1}, logits).size(), 5u);
+}
+
+TEST(Sampler, TopPEdges) {
+  const std::vector<float> logits = {0, 0, 0, 0};
+  // Never empty, and among equals the lowest ids.
+  EXPECT_EQ(Support({.top_p = 1e-9}, logits), (std::set<int32_t>{0}));
+  EXPECT_EQ(Support({.top_p = 0.5}, logits), (std::set<int32_t>{0, 1}));
+  EXPECT_EQ(Support({.top_p = 0.51}, logits), (std::set<int32_t>{0, 1, 2}));
+  EXPECT_EQ(Support({.top_p = 1}, logits).size(), 4u);
+}
+
+TEST(Sampler, MinPEdges) {
+  const std::vector<float> logits = {1, 1, 0.999f, -50};
+  EXPECT_EQ(Support({.min_p = 1}, logits), (std::set<int32_t>{0, 1}));
+  EXPECT_EQ(Support({.min_p = 0.5}, logits), (std::set<int32_t>{0, 1, 2}));
+}
+
+TEST(Sampler, ImpossibleTokensAreNeverDrawn) {
+  const std::vector<float> logits = {-kInf, 0, -kInf, 0, -kInf};
+  EXPECT_EQ(Support({}, logits), (std::set<int32_t>{1, 3}));
+  EXPECT_EQ(Support({.top_p = 0.9999}, logits), (std::set<int32_t>{1, 3}));
+  EXPECT_EQ(Support({.top_k = 4}, logits), (std::set<int32_t>{1, 3}));
+}
+
+TEST(Sampler, BannedTokensAreNeverProduced) {
+  Sampler greedy = Make(4, {.temperature = 0}, {}, {2, 99, -1});
+  EXPECT_EQ(Token(&greedy, {0, 1, 9, 1}), 1);
+  // No bias brings them back.
+  Sampler biased = Make(4, {.temperature = 0, .logit_bias = {{2, 100.0f}}}, {}, {2});
+  EXPECT_EQ(Token(&biased, {0, 1, 9, 1}), 1);
+}
+
+TEST(Sampler, DrawDependsOnSeedAndPositionOnly) {
+  std::vector<float> logits(1000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(static_cast<float>(i));
+  SamplingParams params{.seed = 42};
+  Sampler forward = Make(1000, params), backward = Make(1000, params);
+  std::vector<int32_t> a(64), b(64);
+  for (int i = 0; i < 64; ++i) a[i] = Token(&forward, logits, i);
+  for (int i = 63; i >= 0; --i) b[i] = Token(&backward, logits, i);
+  EXPECT_EQ(a, b);
+  // An object made for one position alone draws the same.
+  Sampler alone = Make(1000, params);
+  EXPECT_EQ(Token(&alone, logits, 40), a[40]);
+  // And there is variety between positions and between seeds.
+  EXPECT_GT(std::set<int32_t>(a.begin(), a.end()).size(), 40u);
+  Sampler other = Make(1000, {.seed = 43});
+  int equal = 0;
+  for (int i = 0; i < 64; ++i) equal += Token(&other, logits, i) == a[i] ? 1 : 0;
+  EXPECT_LT(equal, 8);
+}
+
+TEST(Sampler, PositionsBeyond32BitsDiffer) {
+  const std::vector<float> logits(1000, 0.0f);
+  Sampler sampler = Make(1000, {});
+  EXPECT_NE(Token(&sampler, logits, 5), Token(&sampler, logits, 5 + (int64_t{1} << 32)));
+}
+
+// Leaving out tokens that cannot win must not show: the filtered path computes all noise, and with filters that keep
+// everything it has to draw the same tokens.
+TEST(Sampler, ShortcutDrawsTheSameTokens) {
+  std::vector<float> logits(4099);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = 12 * std::sin(static_cast<float>(i * i % 977));
+  Sampler shortcut = Make(4099, {.seed = 7}), complete = Make(4099, {.top_k = 4098, .seed = 7});
+  // top_k of all but one drops the lowest logit only, which is never drawn here.
+  for (int position = 0; position < 500; ++position) {
+    EXPECT_EQ(Token(&shortcut, logits, position), Token(&complete, logits, position)) << position;
+  }
+}
+
+TEST(Sampler, NaNIsAnErrorAndNeverAToken) {
+  for (const double temperature : {0.0, 1.0}) {
+    Sampler sampler = Make(4, {.temperature = temperature});
+    for (const float bad : {kNaN, -kNaN, kInf}) {
+      const absl::StatusOr<SampledToken> token = sampler.Next(std::vector<float>{0, 1, bad, 5}, 9);
+      ASSERT_TRUE(absl::IsInternal(token.status()));
+      EXPECT_THAT(std::string(Message(token.status())), HasSubstr("position 9"));
+      EXPECT_THAT(std::string(Message(token.status())), HasSubstr("token 2"));
+    }
+    EXPECT_TRUE(absl::IsInternal(sampler.Next(std::vector<float>(4, -kInf), 0).status()));
+    // The sampler is as good as before.
+    EXPECT_EQ(Token(&sampler, {0, 100, 0, 0}), 1);
+  }
+}
+
+TEST(Sampler, ExtremeLogits) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (const double temperature : {0.0, 1e-5, 0.01, 1.0, 2.0}) {
+    Sampler sampler = Make(4, {.temperature = temperature});
+    EXPECT_EQ(Token(&sampler, {-kMax, kMax, 0, -kMax}), 1);
+    Sampler penalised = Make(4, {.temperature = temperature, .repetition_penalty = 1e-30}, {1});
+    EXPECT_EQ(Token(&penalised, {-kMax, kMax, 0, -kMax}), 1);
+    Sampler filtered = Make(4, {.temperature = temperature, .top_p = 0.5, .min_p = 0.1});
+    EXPECT_EQ(Token(&filtered, {-kMax, kMax, 0, -kMax}), 1);
+  }
+}
+
+TEST(Sampler, LogitBias) {
+  Sampler sampler = Make(3, {.temperature = 0, .logit_bias = {{0, 5.0f}, {1, -1000.0f}}});
+  EXPECT_EQ(Token(&sampler, {0, 50, 4}), 0);
+  // -1000 counts as -100.
+  EXPECT_EQ(Token(&sampler, {0, 106, 4}), 1);
+  // Every token at -100: still a distribution.
+  Sampler all = Make(2, {.logit_bias = {{0, -100.0f}, {1, -100.0f}}});
+  EXPECT_THAT(Token(&all, {0, 0}), testing::AnyOf(0, 1));
+}
+
+TEST(Sampler, RepetitionPenaltyCountsPromptAndOutput) {
+  Sampler sampler = Make(3, {.temperature = 0, .repetition_penalty = 2}, {0});
+  EXPECT_EQ(Token(&sampler, {3, 2, 1}), 1);  // 3/2 < 2
+  sampler.Accept(1);
+  EXPECT_EQ(Token(&sampler, {3, 2, 1}), 0);  // 3/2 > 2/2
+  // Negative logits move down too.
+  EXPECT_EQ(Token(&sampler, {-1, -1, -1.5f}), 2);
+}
+
+TEST(Sampler, FrequencyAndPresenceCountTheOutputOnly) {
+  Sampler frequency = Make(2, {.temperature = 0, .frequency_penalty = 0.5}, {0, 0, 0, 0});
+  EXPECT_EQ(Token(&frequency, {1, 0.2f}), 0);
+  frequency.Accept(0);
+  EXPECT_EQ(Token(&frequency, {1, 0.2f}), 0);
+  frequency.Accept(0);
+  EXPECT_EQ(Token(&frequency, {1, 0.2f}), 1);  // 1 - 2 * 0.5
+  Sampler presence = Make(2, {.temperature = 0, .presence_penalty = 0.5}, {0});
+  presence.Accept(0);
+  presence.Accept(0);
+  EXPECT_EQ(Token(&presence, {1, 0.4f}), 0);  // 1 - 0.5, once
+  EXPECT_EQ(Token(&presence, {1, 0.6f}), 1);
+}
+
+TEST(Sampler, LogprobsAreOfTheRawRow) {
+  const std::vector<float> logits = {2, 1, 0, 1, -kInf};
+  Sampler sampler = Make(5, {.temperature = 0, .logit_bias = {{0, -50.0f}}, .logprobs = 3});
+  const absl::StatusOr<SampledToken> token = sampler.Next(logits, 0);
+  ASSERT_TRUE(token.ok());
+  EXPECT_EQ(token->id, 1);
+  const double log_sum = std::log(std::exp(2.0) + 2 * std::exp(1.0) + 1);
+  EXPECT_NEAR(token->logprob, 1 - log_sum, 1e-6);
+  ASSERT_EQ(token->top.size(), 3u);
+  EXPECT_EQ(token->top[0].id, 0);
+  EXPECT_EQ(token->top[1].id, 1);  // lower id first among equals
+  EXPECT_EQ(token->top[2].id, 3);
+  EXPECT_NEAR(token->top[0].logprob, 2 - log_sum, 1e-6);
+  Sampler all = Make(5, {.temperature = 0, .logprobs = 20});
+  EXPECT_EQ(all.Next(logits, 0)->top.size(), 5u);
+  EXPECT_EQ(all.Next(logits, 0)->top[4].logprob, -kInf);
+  Sampler zero = Make(5, {.temperature = 0, .logprobs = 0});
+  EXPECT_TRUE(zero.Next(logits, 0)->top.empty());
+  EXPECT_NEAR(zero.Next(logits, 0)->logprob, 2 - log_sum, 1e-6);
+}
+
+TEST(Sampler, ParametersOutOfRangeAreNamed) {
+  const std::vector<std::pair<SamplingParams, std::string>> cases = {
+      {{.temperature = -0.1}, "temperature"},
+      {{.temperature = 2.1}, "temperature"},
+      {{.temperature = std::nan("")}, "temperature"},
+      {{.top_p = 0}, "top_p"},
+      {{.top_p = 1.01}, "top_p"},
+      {{.top_p = std::nan("")}, "top_p"},
+      {{.top_k = -5}, "top_k"},
+      {{.min_p = 2}, "min_p"},
+      {{.repetition_penalty = 0}, "repetition_penalty"},
+      {{.repetition_penalty = std::nan("")}, "repetition_penalty"},
+      {{.presence_penalty = 99}, "presence_penalty"},
+      {{.frequency_penalty = -3}, "frequency_penalty"},
+      {{.logit_bias = {{10, 1.0f}}}, "logit_bias"},
+      {{.logit_bias = {{-1, 1.0f}}}, "logit_bias"},
+      {{.logit_bias = {{1, kNaN}}}, "logit_bias"},
+      {{.logprobs = 21}, "logprobs"},
+  };
+  for (const auto& [params, name] : cases) {
+    const absl::Status status = Sampler::Create(10, params, {}, {}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << name;
+    EXPECT_THAT(std::string(Message(status)), HasSubstr(name));
+  }
+}
+
+}  // namespace
+}  // namespace hadal::runtime
