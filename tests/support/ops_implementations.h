@@ -10,6 +10,7 @@
 
 #include "ops/ops.h"
 #include "ops/reference/reference_ops.h"
+#include "platforms/cpu/cpu_ops.h"
 
 namespace hadal::test {
 
@@ -20,10 +21,31 @@ struct OpsImplementation {
 
 inline void PrintTo(const OpsImplementation& implementation, std::ostream* out) { *out << implementation.name; }
 
+// The CPU platform with one instruction set and thread count.
+inline OpsImplementation CpuImplementation(const std::string& name, cpu::Isa isa, int threads) {
+  return {name, [isa, threads](ops::Numerics numerics) {
+            cpu::CpuOptions options;
+            options.numerics = numerics;
+            options.threads = threads;
+            options.isa = isa;
+            return *cpu::MakeCpuOps(options);
+          }};
+}
+
+// The reference, and the CPU platform for every instruction set that this machine has.
 inline std::vector<OpsImplementation> OpsImplementations() {
-  return {
-      {"reference", ops::MakeReferenceOps},
-  };
+  std::vector<OpsImplementation> out = {{"reference", ops::MakeReferenceOps}};
+  const std::pair<const char*, cpu::Isa> isas[] = {{"cpu_baseline", cpu::Isa::kBaseline},
+                                                   {"cpu_avx2", cpu::Isa::kAvx2},
+                                                   {"cpu_avx512", cpu::Isa::kAvx512},
+                                                   {"cpu_amx", cpu::Isa::kAmx}};
+  for (const auto& [name, isa] : isas) {
+    cpu::CpuOptions options;
+    options.threads = 1;
+    options.isa = isa;
+    if (cpu::MakeCpuOps(options).ok()) out.push_back(CpuImplementation(name, isa, 2));
+  }
+  return out;
 }
 
 }  // namespace hadal::test

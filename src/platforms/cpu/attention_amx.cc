@@ -229,6 +229,10 @@ size_t AttendAmxScratch(int64_t n, int64_t heads, int64_t dim) { return MakeLayo
 
 void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, const void* const* rows, int64_t n, float scale,
                const float* sink, std::byte* scratch, float* out) {
+  if (n == 0) {
+    std::memset(out, 0, heads * dim * sizeof(float));
+    return;
+  }
   const Layout l = MakeLayout(scratch, n, heads, dim);
   ConfigureTiles(16);
   GatherRows(rows, n, dim, l);

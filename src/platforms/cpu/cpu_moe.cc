@@ -30,7 +30,8 @@ void CpuOps::MoeRoute(const ops::MoeRouteArgs& args) {
       for (int64_t e = 0; e < experts; ++e) score[e] = RouterScore(logits[e]);
       int32_t* chosen = args.experts + t * k;
       float* weight = args.weights + t * k;
-      const bool image = args.bias_vl != nullptr && id >= args.image_first && id < args.image_first + 5;
+      const bool image =
+          args.bias_vl != nullptr && args.image_first > 0 && id >= args.image_first && id < args.image_first + 5;
       if (args.token_to_expert != nullptr && !image) {
         std::copy_n(args.token_to_expert + static_cast<int64_t>(id) * k, k, chosen);
       } else {
@@ -110,7 +111,7 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     int64_t w2_task;
   };
   std::array<Job, kMaxJobs> jobs;
-  const int64_t f = args.shared->w1.n;
+  const int64_t f = args.shared != nullptr ? args.shared->w1.n : args.routed[0].w1.n;
   int64_t count = 0;
   size_t in_bytes = 0;
   size_t hidden_bytes = 0;
@@ -131,7 +132,7 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     const int64_t rows = moe_.expert_begin[e + 1] - begin;
     if (rows > 0) add(args.routed[e], begin, rows);
   }
-  add(*args.shared, routed, tokens);
+  if (args.shared != nullptr) add(*args.shared, routed, tokens);
 
   const auto find = [&](int64_t task, int64_t Job::*first) -> const Job& {
     const Job* job = std::upper_bound(jobs.data(), jobs.data() + count, task,
@@ -139,11 +140,14 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     return *(job - 1);
   };
   const auto pack = [&](const Job& job, int64_t task, const ops::Tensor& x, const int32_t* index, int64_t first_row,
-                        InputLayout layout, int64_t k, std::byte* base, WorkerScratch& scratch) {
+                        const ops::LinearWeight& w, std::byte* base, WorkerScratch& scratch) {
+    const InputLayout layout = LayoutFor(amx_, w);
+    const int64_t k = w.k;
+    const bool quantize = published() && (w.dtype == DType::kF8E4M3 || w.dtype == DType::kF4E2M1);
     const int64_t first = task * kPackRows;
     const int64_t group = GroupSize(layout, job.rows);
     const size_t bytes = PackedOffset(layout, job.rows, k, first);
-    PackGroup(x, index, first_row + first, std::min(kPackRows, job.rows - first), 0, k, published(), layout, group,
+    PackGroup(x, index, first_row + first, std::min(kPackRows, job.rows - first), 0, k, quantize, layout, group,
               base + bytes, scratch);
   };
 
@@ -151,8 +155,8 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
   auto* packed_hidden = static_cast<std::byte*>(moe_.packed_hidden);
   pool_.ParallelFor(pack_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::pack_task);
-    pack(job, task - job.pack_task, args.x, moe_.slot_row, job.slot, LayoutFor(amx_, job.weights->w1), d,
-         packed_in + job.in_offset, workers_[worker]);
+    pack(job, task - job.pack_task, args.x, moe_.slot_row, job.slot, job.weights->w1, packed_in + job.in_offset,
+         workers_[worker]);
   });
 
   const ops::Tensor hidden = ops::MakeTensor(moe_.hidden, act(), routed + tokens, f);
@@ -182,8 +186,8 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
 
   pool_.ParallelFor(pack_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::pack_task);
-    pack(job, task - job.pack_task, hidden, nullptr, job.slot, LayoutFor(amx_, job.weights->w2), f,
-         packed_hidden + job.hidden_offset, workers_[worker]);
+    pack(job, task - job.pack_task, hidden, nullptr, job.slot, job.weights->w2, packed_hidden + job.hidden_offset,
+         workers_[worker]);
   });
 
   const ops::Tensor out = ops::MakeTensor(moe_.out, act(), routed + tokens, d);
@@ -213,8 +217,10 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
       kernels_.load(row(moe_.row_slots[t * k + i]), act(), d, part);
       for (int64_t c = 0; c < d; ++c) sum[c] += part[c];
     }
-    kernels_.load(row(routed + t), act(), d, part);
-    for (int64_t c = 0; c < d; ++c) sum[c] += part[c];
+    if (args.shared != nullptr) {
+      kernels_.load(row(routed + t), act(), d, part);
+      for (int64_t c = 0; c < d; ++c) sum[c] += part[c];
+    }
     kernels_.store(sum, d, static_cast<std::byte*>(args.out.data) + t * args.out.stride * DTypeBytes(act(), 1),
                    args.out.dtype);
   });
