@@ -164,9 +164,11 @@ TEST_P(NormRopeTest, QueryNormRoundsWhereThePublishedCodeDoes) {
   ops_->Synchronize();
   for (int64_t t = 0; t < q.rows(); ++t) {
     for (int64_t h = 0; h < heads; ++h) {
-      float sum = 0;
+      // In double: f32 numerics round nothing, and this sum must not either.
+      double sum = 0;
       for (int64_t i = 0; i < dim; ++i) sum += Act(input.At(t, h * dim + i) * input.At(t, h * dim + i));
-      const float inverse_rms = Act(1.0f / std::sqrt(Act(Act(sum / static_cast<float>(dim)) + kEps)));
+      const float mean = Act(static_cast<float>(sum / static_cast<double>(dim)));
+      const float inverse_rms = Act(1.0f / std::sqrt(Act(mean + kEps)));
       for (int64_t i = 0; i < dim - kRotary; ++i) {
         const float expected = Act(input.At(t, h * dim + i) * inverse_rms);
         if (published()) {
