@@ -174,7 +174,8 @@ TEST_P(NormRopeTest, QueryNormRoundsWhereThePublishedCodeDoes) {
         if (published()) {
           ASSERT_EQ(q.At(t, h * dim + i), expected) << "row " << t << " head " << h << " dim " << i;
         } else {
-          ASSERT_NEAR(q.At(t, h * dim + i), expected, std::fabs(expected) * 0x1p-21f);
+          // 512 equal squares in one fp32 chain err by at most 512 * 2^-24 of their sum, the root by half of that.
+          ASSERT_NEAR(q.At(t, h * dim + i), expected, std::fabs(expected) * 0x1p-16f);
         }
       }
     }
