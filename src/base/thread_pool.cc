@@ -11,7 +11,9 @@ namespace hadal {
 namespace {
 
 // Long enough to bridge the serial stretches of a decode step, short enough not to burn an idle machine.
-constexpr auto kSpin = std::chrono::microseconds(200);
+constexpr auto kSpin = std::chrono::microseconds(100);
+// Whoever waits longer than this offers its core: on a loaded machine the thread waited for may need it.
+constexpr auto kPatience = std::chrono::microseconds(20);
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -47,11 +49,10 @@ void ThreadPool::ParallelFor(int64_t tasks, absl::FunctionRef<void(int64_t, int)
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) generation_.notify_all();
   RunTasks(0);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  const auto patient_until = std::chrono::steady_clock::now() + kPatience;
   while (running_.load(std::memory_order_acquire) != 0) {
     Pause();
-    // Workers may have been descheduled on a loaded machine: give them the core.
-    if (std::chrono::steady_clock::now() > until) std::this_thread::yield();
+    if (std::chrono::steady_clock::now() > patient_until) std::this_thread::yield();
   }
 }
 
@@ -66,10 +67,12 @@ void ThreadPool::RunTasks(int worker) {
 void ThreadPool::WorkerLoop(int worker) {
   uint32_t seen = 0;
   while (true) {
-    const auto until = std::chrono::steady_clock::now() + kSpin;
+    const auto start = std::chrono::steady_clock::now();
     while (generation_.load(std::memory_order_acquire) == seen) {
       Pause();
-      if (std::chrono::steady_clock::now() > until) {
+      const auto waited = std::chrono::steady_clock::now() - start;
+      if (waited > kPatience) std::this_thread::yield();
+      if (waited > kSpin) {
         sleepers_.fetch_add(1, std::memory_order_seq_cst);
         generation_.wait(seen, std::memory_order_seq_cst);
         sleepers_.fetch_sub(1, std::memory_order_seq_cst);
