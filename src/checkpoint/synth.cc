@@ -192,60 +192,6 @@ absl::StatusOr<std::unique_ptr<DummyWeights>> DummyWeights::Create(const ModelCo
   if (state->bytes >= (size_t{256} << 20)) madvise(state->memory, state->bytes, MADV_HUGEPAGE);
 
   const RandomWeights weights(config, specs, options.seed);
-  const auto shards = CutIntoShards(specs, std::max<int64_t>(options.max_shard_bytes, 1));
-  report.shards = static_cast<int>(shards.size());
-  std::map<std::string, std::string> weight_map;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    HADAL_RETURN_IF_ERROR(WriteShard(config, weights, shards[i], (fs::path(dir) / name).string()));
-    for (const TensorSpec* spec : shards[i]) weight_map[OnDisk(config, *spec).name] = name;
-  }
-  nlohmann::ordered_json index;
-  index["metadata"]["total_size"] = total_size;
-  index["weight_map"] = weight_map;
-  HADAL_RETURN_IF_ERROR(WriteTextFile((fs::path(dir) / kIndexFile).string(), index.dump(1) + "\n"));
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return report;
-}
-
-struct DummyWeights::State {
-  ModelConfig config;
-  void* memory = MAP_FAILED;
-  size_t bytes = 0;
-  std::vector<TensorEntry> tensors;
-  std::unordered_map<std::string_view, size_t> index;  // keys live in tensors
-
-  ~State() {
-    if (memory != MAP_FAILED) munmap(memory, bytes);
-  }
-};
-
-DummyWeights::DummyWeights(std::unique_ptr<State> state) : state_(std::move(state)) {}
-DummyWeights::~DummyWeights() = default;
-
-absl::StatusOr<std::unique_ptr<DummyWeights>> DummyWeights::Create(const ModelConfig& config,
-                                                                   const SynthOptions& options, bool draft,
-                                                                   int threads) {
-  constexpr int64_t kAlignment = 64;
-  const std::vector<TensorSpec> specs = SpecsToWrite(config, options, draft);
-  auto state = std::make_unique<State>();
-  state->config = config;
-  std::vector<int64_t> offsets;
-  int64_t total = 0;
-  for (const TensorSpec& spec : specs) {
-    offsets.push_back(total);
-    total += (SpecBytes(spec) + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  state->bytes = static_cast<size_t>(total);
-  state->memory =
-      mmap(nullptr, state->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (state->memory == MAP_FAILED) {
-    return ResourceExhausted("cannot map {} for dummy weights: {}", BytesText(total), std::strerror(errno));
-  }
-  // No MADV_HUGEPAGE: finding huge pages made filling five times slower in a virtual machine, and mapped files, whose
-  // speed dummy weights stand for, have small pages as well.
-
-  const RandomWeights weights(config, specs, options.seed);
   std::byte* base = static_cast<std::byte*>(state->memory);
   ThreadPool pool(std::max(threads, 1));
   pool.ParallelFor(static_cast<int64_t>(specs.size()), [&](int64_t i, int) {
