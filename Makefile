@@ -43,13 +43,21 @@ bench: build ## run the benchmarks; each prints the limit of the machine beside 
 debug: deps ## build for a debugger, in build/debug
 	@tools/build debug
 
+# A model runs ten times slower under a sanitizer: of the whole-model tests those that reach every path once.
+ASAN_MODEL_TESTS = *chat_short*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*
+# Threads meet in the pool, the tokenizer's caches and the parsers; one model run crosses all operators.
+TSAN_UNIT_TESTS = *Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_a*:*Row*cpu_baseline*
+TSAN_MODEL_TESTS = *Threads/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*
+
 asan: deps ## tests under the address and undefined-behaviour sanitizers
 	@tools/build asan
-	@tools/run-tests build/asan unit golden invariance
+	@tools/run-tests build/asan unit
+	@GTEST_FILTER='$(ASAN_MODEL_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/asan golden invariance
 
 tsan: deps ## tests under the thread sanitizer
 	@tools/build tsan
-	@tools/run-tests build/tsan unit golden invariance
+	@GTEST_FILTER='$(TSAN_UNIT_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan unit
+	@GTEST_FILTER='$(TSAN_MODEL_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan golden invariance
 
 fuzz: deps-dev ## every libFuzzer target for FUZZ_SECONDS each (default 60)
 	@tools/build fuzz fuzzers
