@@ -88,7 +88,8 @@ void ReferenceOps::QNormRope(const QNormRopeArgs& args) {
       float* q = row.data() + h * d;
       if (args.normalize) {
         // The published inference code evaluates this norm in elementwise bf16 operations: the square, its mean, the
-        // mean plus eps and the reciprocal root are each rounded (spec 3.4 step 2; docs/numerics.md says why we follow).
+        // mean plus eps and the reciprocal root are each rounded (spec 3.4 step 2; docs/numerics.md says why we
+        // follow).
         float sum = 0;
         for (int64_t i = 0; i < d; ++i) sum += Act(q[i] * q[i]);
         const float mean = Act(Act(sum / static_cast<float>(d)) + args.rms_eps);
