@@ -7,12 +7,12 @@
 
 #include <cstdint>
 
+// clang-format off
 #if defined(__clang__)
-#define HADAL_AMX_BEGIN                                                                                          \
-  _Pragma(                                                                                                       \
-      "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,amx-tile,amx-bf16\"))), " \
-      "apply_to = function)")
+#define HADAL_AMX_BEGIN \
+  _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,amx-tile,amx-bf16\"))), apply_to = function)")
 #define HADAL_AMX_END _Pragma("clang attribute pop")
+// clang-format on
 #else
 // GCC 12 takes the undefined pass-through operands inside its own AVX-512 headers for uninitialised variables.
 #define HADAL_AMX_BEGIN                                                                   \

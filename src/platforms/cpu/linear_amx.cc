@@ -400,7 +400,7 @@ void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun run, i
                  std::byte* scratch) {
   ConfigureTiles(x.group);
   Prefetcher ahead(w, run, n0, n1, x.groups() == 1 ? kSubBlock : n1 - n0);
-  auto* weights = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch) + 63) & ~uintptr_t{63});
+  std::byte* weights = scratch + (64 - reinterpret_cast<uintptr_t>(scratch) % 64) % 64;
   auto* sums = reinterpret_cast<float*>(weights + kRowBlock / kSubBlock * kChunkBytes);
   const int64_t rows = n1 - n0;
   const int64_t whole = rows / kSubBlock * kSubBlock;
