@@ -104,7 +104,7 @@ std::string AnswerJson(const runtime::GenerateRequest& request, const runtime::G
                     {"decode_seconds", t.decode_seconds},
                     {"prefill_tokens_per_second", t.prefill_tokens_per_second},
                     {"decode_tokens_per_second", t.decode_tokens_per_second}};
-  out["seed"] = request.sampling.seed;
+  out["seed"] = static_cast<int64_t>(request.sampling.seed);
   return text::DumpJson(out) + "\n";
 }
 

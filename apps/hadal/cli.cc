@@ -1,9 +1,12 @@
 #include "cli.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -19,8 +22,13 @@ std::atomic<bool> interrupt_flag{false};
 std::atomic<bool> in_scope{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "the signal handler uses them");
 
+int interrupt_pipe[2] = {-1, -1};  // holds a byte for each ^C, so that poll() sees what a flag alone would miss
+
 void OnInterrupt(int) {
   if (!in_scope || interrupt_flag.exchange(true)) _exit(kInterrupted);
+  const int saved = errno;
+  static_cast<void>(!write(interrupt_pipe[1], "", 1));
+  errno = saved;
 }
 
 int output_errno = 0;
@@ -109,6 +117,7 @@ bool StderrIsTerminal() { return isatty(STDERR_FILENO) != 0; }
 
 void InstallSignalHandlers() {
   std::signal(SIGPIPE, SIG_IGN);
+  HADAL_CHECK(pipe2(interrupt_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
   sigemptyset(&action.sa_mask);
@@ -116,11 +125,21 @@ void InstallSignalHandlers() {
 }
 
 InterruptScope::InterruptScope() {
+  char byte = 0;
+  while (read(interrupt_pipe[0], &byte, 1) == 1) {
+  }
   interrupt_flag = false;
   in_scope = true;
 }
 InterruptScope::~InterruptScope() { in_scope = false; }
 const std::atomic<bool>* InterruptScope::flag() const { return &interrupt_flag; }
+
+bool InterruptScope::WaitReadable(int fd) const {
+  pollfd fds[2] = {{fd, POLLIN, 0}, {interrupt_pipe[0], POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+  }
+  return !interrupted();
+}
 
 void ProgressLine::Show(std::string_view text) {
   if (!StderrIsTerminal()) return;
@@ -143,6 +162,17 @@ void ProgressLine::Clear() {
 CLI::Option* AddList(CLI::App* app, const std::string& name, std::vector<std::string>* values,
                      const std::string& description) {
   return app->add_option(name, *values, description)->allow_extra_args(false);
+}
+
+CLI::Validator Int64Text() {
+  return CLI::Validator(
+      [](std::string& text) {
+        int64_t value = 0;
+        const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool good = error == std::errc() && rest == text.data() + text.size();
+        return good ? std::string() : fmt::format("expected an integer of 64 bits, found {}", text);
+      },
+      "");
 }
 
 }  // namespace hadal::cli

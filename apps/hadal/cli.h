@@ -60,6 +60,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
   const std::atomic<bool>* flag() const;
   bool interrupted() const { return flag()->load(); }
+  // Waits until `fd` can be read. False if ^C comes first, in whichever thread and at whatever moment it arrives.
+  bool WaitReadable(int fd) const;
 };
 
 // One line on stderr that overwrites itself; nothing unless stderr is a terminal.
@@ -78,6 +80,9 @@ class ProgressLine {
 // A repeatable option that takes one value each time (CLI11 would take all that follow).
 CLI::Option* AddList(CLI::App* app, const std::string& name, std::vector<std::string>* values,
                      const std::string& description);
+
+// Refuses text that is no integer or does not fit; CLI11 itself would take the nearest that does.
+CLI::Validator Int64Text();
 
 // Subcommands. Each adds itself to `app` and leaves its exit code in `result` when it has run.
 void AddRun(CLI::App* app, int* result);

@@ -21,9 +21,9 @@ Line ReadLine(std::string* line) {
     std::fflush(stderr);
   }
   while (true) {
+    if (!interrupt.WaitReadable(STDIN_FILENO)) return Line::kInterrupted;
     char c = 0;
     const ssize_t n = read(STDIN_FILENO, &c, 1);
-    if (n < 0 && interrupt.interrupted()) return Line::kInterrupted;
     if (n <= 0) return line->empty() ? Line::kEnd : Line::kText;
     if (c == '\n') return Line::kText;
     *line += c;
@@ -34,6 +34,18 @@ text::Json AssistantMessage(const runtime::GenerateResult& result) {
   text::Json message = {{"role", "assistant"}, {"content", result.content}};
   if (!result.reasoning.empty()) message["reasoning_content"] = result.reasoning;
   return message;
+}
+
+absl::StatusOr<runtime::GenerateResult> AnswerTurn(const RunFlags& flags, const text::ThinkingChoice& thinking,
+                                                   const text::Json& messages, runtime::Engine* engine,
+                                                   runtime::Generator* generator) {
+  HADAL_ASSIGN_OR_RETURN(const runtime::EncodedPrompt prompt, engine->EncodeChat(messages, thinking));
+  runtime::GenerateRequest request;
+  flags.sampling.Apply(engine->default_sampling(), &request);
+  request.prompt = prompt.ids;
+  request.end_tokens = engine->end_tokens();
+  request.parser = ParserFor(prompt, false);
+  return Answer(generator, request, Show::kStream);
 }
 
 }  // namespace
@@ -55,16 +67,7 @@ int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, 
     if (kind == Line::kEnd) break;
     if (line.empty()) continue;
     messages.push_back({{"role", "user"}, {"content", line}});
-    absl::StatusOr<runtime::EncodedPrompt> prompt = engine->EncodeChat(messages, thinking);
-    runtime::GenerateRequest request;
-    flags.sampling.Apply(engine->default_sampling(), &request);
-    absl::StatusOr<runtime::GenerateResult> result = prompt.status();
-    if (prompt.ok()) {
-      request.prompt = prompt->ids;
-      request.end_tokens = engine->end_tokens();
-      request.parser = ParserFor(*prompt, false);
-      result = Answer(&generator, request, Show::kStream);
-    }
+    const absl::StatusOr<runtime::GenerateResult> result = AnswerTurn(flags, thinking, messages, engine, &generator);
     if (!result.ok()) {
       // The chat goes on without the message that could not be answered.
       FailRequest(result.status());

@@ -44,9 +44,10 @@ int Main(int argc, char** argv) {
     app.exit(success);  // help and version
     return OutputResult();
   } catch (const CLI::ParseError& error) {
-    std::string where = "hadal";
+    std::string where = "hadal", what = error.what();
     for (const CLI::App* sub : app.get_subcommands()) where += " " + sub->get_name();
-    return Fail(kUsage, fmt::format("{} (see {} --help)", error.what(), where));
+    if (app.get_subcommands().empty() && argc > 1) what = fmt::format("{}: expected a subcommand", argv[1]);
+    return Fail(kUsage, fmt::format("{} (see {} --help)", what, where));
   }
   return result;
 }

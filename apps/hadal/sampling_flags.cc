@@ -14,7 +14,9 @@ void SamplingFlags::Register(CLI::App* app) {
   app->add_option("--top-k", top_k_, "Keep this many of the likeliest tokens [generation_config.json, else off]")
       ->group(group);
   app->add_option("--min-p", min_p_, "Keep tokens at least this likely, relative to the likeliest [0]")->group(group);
-  app->add_option("--seed", seed_, "The same seed gives the same answer [random]")->group(group);
+  app->add_option("--seed", seed_, "The same seed gives the same answer; -1: a random one [-1]")
+      ->check(Int64Text())
+      ->group(group);
   app->add_option("--repetition-penalty", repetition_penalty_, "Of tokens in prompt and answer [1: off]")->group(group);
   app->add_option("--presence-penalty", presence_penalty_, "-2 to 2, of tokens in the answer [0]")->group(group);
   app->add_option("--frequency-penalty", frequency_penalty_, "-2 to 2, for each use in the answer [0]")->group(group);
@@ -42,7 +44,7 @@ void SamplingFlags::Apply(const runtime::SamplingParams& defaults, runtime::Gene
   p.repetition_penalty = repetition_penalty_.value_or(p.repetition_penalty);
   p.presence_penalty = presence_penalty_.value_or(p.presence_penalty);
   p.frequency_penalty = frequency_penalty_.value_or(p.frequency_penalty);
-  p.seed = seed_.has_value() ? *seed_ : runtime::RandomSeed();
+  p.seed = seed_ == -1 ? runtime::RandomSeed() : static_cast<uint64_t>(seed_);
   request->max_tokens = max_tokens_;
   request->stop = stop_;
   request->ignore_end = ignore_eos_;

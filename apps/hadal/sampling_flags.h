@@ -25,7 +25,7 @@ class SamplingFlags {
  private:
   std::optional<double> temperature_, top_p_, min_p_, repetition_penalty_, presence_penalty_, frequency_penalty_;
   std::optional<int64_t> top_k_;
-  std::optional<uint64_t> seed_;
+  int64_t seed_ = -1;  // -1: random
   int64_t max_tokens_ = 0;
   std::vector<std::string> stop_;
   bool ignore_eos_ = false;

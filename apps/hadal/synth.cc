@@ -77,7 +77,9 @@ void AddSynth(CLI::App* app, int* result) {
   synth->add_option("--compress-ratios", flags->compress_ratios, "One of 0, 4, 128 for each layer, between commas")
       ->delimiter(',')
       ->group("Shape");
-  synth->add_option("--seed", flags->options.seed, "The same seed gives the same files")->capture_default_str();
+  synth->add_option("--seed", flags->options.seed, "The same seed gives the same files")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   synth->add_option("--tokenizer", flags->options.tokenizer_dir, "Directory whose tokenizer files are copied");
   synth->add_flag("--f32-scales", flags->options.f32_scales, "F32 instead of E8M0 scales, as base checkpoints have");
   synth->footer(kExamples);

@@ -79,7 +79,7 @@ absl::Status CheckSamplingParams(const SamplingParams& p, int64_t vocab) {
 
 uint64_t RandomSeed() {
   std::random_device entropy;
-  return static_cast<uint64_t>(entropy()) << 32 | entropy();
+  return (static_cast<uint64_t>(entropy()) << 32 | entropy()) >> 1;
 }
 
 absl::StatusOr<Sampler> Sampler::Create(int64_t vocab, SamplingParams params, std::span<const int32_t> prompt,

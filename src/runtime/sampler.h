@@ -41,7 +41,7 @@ struct SamplingParams {
 // InvalidArgument names the parameter, its range and what was given.
 absl::Status CheckSamplingParams(const SamplingParams& params, int64_t vocab);
 
-// A seed for a request that gives none, from the system's entropy.
+// A seed for a request that gives none, from the system's entropy: 63 bits, so that it can be given again as an int64.
 uint64_t RandomSeed();
 
 struct TokenLogprob {
