@@ -86,7 +86,9 @@ TEST(Engine, RefusesWhatDoesNotFitWithTheNumbers) {
   EngineOptions options;
   options.load_format = LoadFormat::kDummy;
   options.need_tokenizer = false;
-  options.max_model_len = 4096;
+  // Some 20 TB of caches: no machine has that.
+  options.max_model_len = 1 << 20;
+  options.max_seqs = 4096;
   const absl::Status status = Engine::Load("v4-pro", options).status();
   ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(Message(status)), HasSubstr("needed"));
