@@ -25,6 +25,7 @@ inline void Pause() {
 
 ThreadPool::ThreadPool(int threads) {
   HADAL_CHECK(threads >= 1);
+  stretches_ = std::make_unique<Stretch[]>(threads);
   workers_.reserve(threads - 1);
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
 }
@@ -42,25 +43,43 @@ void ThreadPool::ParallelFor(int64_t tasks, absl::FunctionRef<void(int64_t, int)
     for (int64_t task = 0; task < tasks; ++task) fn(task, 0);
     return;
   }
+  HADAL_CHECK(tasks < INT32_MAX);
   job_ = &fn;
-  tasks_ = tasks;
-  next_task_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  const int64_t threads = this->threads();
+  for (int64_t i = 0; i < threads; ++i) {
+    const auto begin = static_cast<uint64_t>(tasks * i / threads);
+    const auto end = static_cast<uint64_t>(tasks * (i + 1) / threads);
+    stretches_[i].range.store(begin << 32 | end, std::memory_order_relaxed);
+  }
+  open_.store(true, std::memory_order_seq_cst);
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) generation_.notify_all();
   RunTasks(0);
+  // Closed before the count is read, as a worker counts itself before it looks whether the region is open: either it is
+  // seen here and waited for, or it sees that there is nothing to do (both sequentially consistent).
+  open_.store(false, std::memory_order_seq_cst);
   const auto patient_until = std::chrono::steady_clock::now() + kPatience;
-  while (running_.load(std::memory_order_acquire) != 0) {
+  while (joined_.load(std::memory_order_seq_cst) != 0) {
     Pause();
     if (std::chrono::steady_clock::now() > patient_until) std::this_thread::yield();
   }
 }
 
 void ThreadPool::RunTasks(int worker) {
-  while (true) {
-    const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= tasks_) return;
-    (*job_)(task, worker);
+  const int count = threads();
+  for (int i = 0; i < count; ++i) {
+    const bool own = i == 0;
+    std::atomic<uint64_t>& range = stretches_[(worker + i) % count].range;
+    uint64_t left = range.load(std::memory_order_relaxed);
+    while (true) {
+      const uint64_t begin = left >> 32;
+      const uint64_t end = left & UINT32_MAX;
+      if (begin >= end) break;
+      const uint64_t rest = own ? (begin + 1) << 32 | end : begin << 32 | (end - 1);
+      if (!range.compare_exchange_weak(left, rest, std::memory_order_relaxed)) continue;
+      (*job_)(static_cast<int64_t>(own ? begin : end - 1), worker);
+      left = range.load(std::memory_order_relaxed);
+    }
   }
 }
 
@@ -80,8 +99,9 @@ void ThreadPool::WorkerLoop(int worker) {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
-    RunTasks(worker);
-    running_.fetch_sub(1, std::memory_order_release);
+    joined_.fetch_add(1, std::memory_order_seq_cst);
+    if (open_.load(std::memory_order_seq_cst)) RunTasks(worker);
+    joined_.fetch_sub(1, std::memory_order_release);
   }
 }
 

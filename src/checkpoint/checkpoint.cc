@@ -181,9 +181,20 @@ absl::Status Checkpoint::State::CheckAgainstTable() {
     }
     if (!faults.empty()) Warn(fmt::format("DSpark drafter is incomplete: {}", NameList(faults)));
   }
+  // Draft blocks (V3.2: the layer with eh_proj) may be left unused. A main layer may not: the answers of a model cut
+  // short look right and are not.
+  std::vector<std::string> extra_layers;
   for (const auto& [layer, count] : check.layers_beyond) {
-    Warn(fmt::format("{} tensors of {} are beyond the {} layers of config.json and are not used", count, layer,
-                     config.num_hidden_layers));
+    if (layer.starts_with("layers.") && !AnyStartsWith(tensors, layer + ".eh_proj.")) {
+      extra_layers.push_back(layer);
+    } else {
+      Warn(fmt::format("{} tensors of {} belong to a draft block that config.json does not have, and are not used", count,
+                       layer));
+    }
+  }
+  if (!extra_layers.empty()) {
+    return InvalidArgument("{}: expected {} layers (num_hidden_layers in config.json), found also {} in the files", dir,
+                           config.num_hidden_layers, NameList(extra_layers));
   }
   if (!check.unexpected.empty()) {
     Warn(fmt::format("{} unexpected tensors are not used: {}", check.unexpected.size(), NameList(check.unexpected)));

@@ -8,8 +8,7 @@
 namespace hadal::cpu {
 namespace {
 
-// A task reads about this many bytes of weights at most: its first block is fetched without anything to compute beside
-// it, so a task should have several blocks, and still be small enough to share out evenly.
+// A task reads about this many bytes of weights at most: small enough to share out evenly.
 constexpr int64_t kTaskBytes = 1024 * 1024;
 
 int64_t RowsPerTask(const ops::LinearWeight& w, int64_t rows, int threads) {
@@ -96,7 +95,9 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
     WorkerScratch& scratch = workers_[worker];
     for (int64_t n = begin; n < end; n += kRowBlock) {
       const int64_t rows = std::min(kRowBlock, end - n);
-      BackendFor(input.layout).block(input, w, {begin, end}, n, n + rows, scratch.block, scratch.linear);
+      NextRows next = {&w, n + rows};
+      if (next.row == w.n) next = {j + 1 < targets.size() ? targets[j + 1].weight : nullptr, 0};
+      BackendFor(input.layout).block(input, w, n, n + rows, next, scratch.block, scratch.linear);
       StoreBlock(input, rows, scratch.block, job.target->out, 0, n);
     }
   });
@@ -130,7 +131,8 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
     WorkerScratch& scratch = workers_[worker];
     for (int64_t n = begin; n < end; n += kRowBlock) {
       const int64_t rows = std::min(kRowBlock, end - n);
-      BackendFor(layout).block(input, w, {begin, end}, n, n + rows, scratch.block, scratch.linear);
+      const NextRows next = {n + rows < w.n ? &w : nullptr, n + rows};
+      BackendFor(layout).block(input, w, n, n + rows, next, scratch.block, scratch.linear);
       StoreBlock(input, rows, scratch.block, args.out, 0, n);
     }
   });

@@ -10,8 +10,8 @@
 namespace hadal::cpu {
 namespace {
 
-// Weight rows of one task: several blocks, so that all but the first find their weights fetched.
-constexpr int64_t kTaskRows = 2 * kRowBlock;
+// Weight rows of one task.
+constexpr int64_t kTaskRows = kRowBlock;
 
 // sqrt(softplus(v)); log1p keeps very negative logits from vanishing.
 float RouterScore(float v) { return std::sqrt(v > 20.0f ? v : std::log1p(std::exp(v))); }
@@ -166,13 +166,15 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     const InputLayout layout = LayoutFor(amx_, job.weights->w1);
     const PackedInput input = {layout, job.rows, d, GroupSize(layout, job.rows), packed_in + job.in_offset};
     const int64_t begin = (task - job.w1_task) * kTaskRows;
-    const RowRun run = {begin, std::min(f, begin + kTaskRows)};
-    for (int64_t n = run.begin; n < run.end; n += kRowBlock) {
-      const int64_t rows = std::min(kRowBlock, run.end - n);
+    const int64_t end = std::min(f, begin + kTaskRows);
+    for (int64_t n = begin; n < end; n += kRowBlock) {
+      const int64_t rows = std::min(kRowBlock, end - n);
+      NextRows next = {&job.weights->w1, n + rows};
+      if (next.row == f) next = {&job < &jobs[count - 1] ? &(&job + 1)->weights->w1 : nullptr, 0};
       float* gate = scratch.block;
       float* up = gate + input.groups() * input.group * rows;
-      BackendFor(layout).block(input, job.weights->w1, run, n, n + rows, gate, scratch.linear);
-      BackendFor(layout).block(input, job.weights->w3, run, n, n + rows, up, scratch.linear);
+      BackendFor(layout).block(input, job.weights->w1, n, n + rows, {&job.weights->w3, n}, gate, scratch.linear);
+      BackendFor(layout).block(input, job.weights->w3, n, n + rows, next, up, scratch.linear);
       for (int64_t m = 0; m < job.rows; ++m) {
         float* g = gate + m * rows;
         kernels_.round(g, rows, act());
@@ -197,10 +199,12 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     const InputLayout layout = LayoutFor(amx_, job.weights->w2);
     const PackedInput input = {layout, job.rows, f, GroupSize(layout, job.rows), packed_hidden + job.hidden_offset};
     const int64_t begin = (task - job.w2_task) * kTaskRows;
-    const RowRun run = {begin, std::min(d, begin + kTaskRows)};
-    for (int64_t n = run.begin; n < run.end; n += kRowBlock) {
-      const int64_t rows = std::min(kRowBlock, run.end - n);
-      BackendFor(layout).block(input, job.weights->w2, run, n, n + rows, scratch.block, scratch.linear);
+    const int64_t end = std::min(d, begin + kTaskRows);
+    for (int64_t n = begin; n < end; n += kRowBlock) {
+      const int64_t rows = std::min(kRowBlock, end - n);
+      NextRows next = {&job.weights->w2, n + rows};
+      if (next.row == d) next = {&job < &jobs[count - 1] ? &(&job + 1)->weights->w2 : nullptr, 0};
+      BackendFor(layout).block(input, job.weights->w2, n, n + rows, next, scratch.block, scratch.linear);
       StoreBlock(input, rows, scratch.block, out, job.slot, n);
     }
   });

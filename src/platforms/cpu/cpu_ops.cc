@@ -205,7 +205,7 @@ void CpuOps::HcPre(const ops::HcPreArgs& args) {
       const int64_t begin = task * kMixesPerTask;
       const int64_t end = std::min(mixes, begin + kMixesPerTask);
       float* block = workers_[worker].block;
-      simd_.block(input, fn, {begin, end}, begin, end, block, workers_[worker].linear);
+      simd_.block(input, fn, begin, end, {}, block, workers_[worker].linear);
       for (int64_t t = 0; t < tokens; ++t) {
         for (int64_t n = begin; n < end; ++n) hc_mixes_[t * kMaxMixes + n] = block[t * (end - begin) + n - begin];
       }
@@ -229,7 +229,7 @@ void CpuOps::HcPre(const ops::HcPreArgs& args) {
     std::array<float, kHcRows * kMaxMixes> m;
     for (int64_t begin = 0; begin < mixes; begin += kRowBlock) {
       const int64_t end = std::min(mixes, begin + kRowBlock);
-      simd_.block(input, fn, {begin, end}, begin, end, scratch.block, scratch.linear);
+      simd_.block(input, fn, begin, end, {}, scratch.block, scratch.linear);
       for (int64_t i = 0; i < count; ++i) {
         for (int64_t n = begin; n < end; ++n) m[i * kMaxMixes + n] = scratch.block[i * (end - begin) + n - begin];
       }
@@ -265,7 +265,7 @@ void CpuOps::HcHead(const ops::HcHeadArgs& args) {
     float* row = scratch.rows;
     kernels_.load(RowAt(args.streams, args.row_index[i]), args.streams.dtype, width, row);
     const PackedInput input = {InputLayout::kF32Rows, 1, width, 1, row};
-    simd_.block(input, fn, {0, hc}, 0, hc, scratch.block, scratch.linear);
+    simd_.block(input, fn, 0, hc, {}, scratch.block, scratch.linear);
     const float rho = 1.0f / std::sqrt(kernels_.sum_squares(row, width) / static_cast<float>(width) + args.rms_eps);
     std::array<float, 8> pre;
     for (int64_t s = 0; s < hc; ++s) {

@@ -20,7 +20,7 @@ namespace hadal::cpu {
 enum class InputLayout : uint8_t {
   kF32Rows,   // simd: fp32 [m][k]
   kTiles,     // amx: bf16 [groups][k/32][16][group][2], inputs in order
-  kTilesFp4,  // amx: the same with the inputs of each 64 ordered even ones first, as FP4 bytes unpack
+  kTilesFp4,  // amx: the same with the inputs of each 128 in the order in which FP4 words unpack: tile s has inputs 4j+s
 };
 
 // Rows prepared once for every product that shares them.
@@ -48,16 +48,16 @@ inline constexpr size_t LinearScratchBytes(int64_t m) {
   return 192 * 1024 + static_cast<size_t>((m + 15) / 16 * 16) * kRowBlock * sizeof(float);
 }
 
-// A run of weight rows that one worker takes block by block: where it begins and ends, so that a block can ask for the
-// memory of the next one while it computes.
-struct RowRun {
-  int64_t begin = 0;
-  int64_t end = 0;
+// The weight rows that a worker will most likely take behind the current ones: their memory is asked for in time. It may
+// be wrong about that.
+struct NextRows {
+  const ops::LinearWeight* weight = nullptr;  // null: nothing follows
+  int64_t row = 0;
 };
 
-// Products of weight rows [n0, n1), n1 - n0 <= kRowBlock, part of `run`, with every packed row.
+// Products of weight rows [n0, n1), n1 - n0 <= kRowBlock, with every packed row.
 // out: fp32 [m rounded up to a group][n1 - n0].
-using LinearBlockFn = void (*)(const PackedInput& x, const ops::LinearWeight& w, RowRun run, int64_t n0, int64_t n1,
+using LinearBlockFn = void (*)(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows next,
                                float* out, std::byte* scratch);
 // Packs one group of rows: rows[i] points at the fp32 values of row i, count <= group.
 using PackGroupFn = void (*)(const float* const* rows, int64_t count, int64_t k, int64_t group, InputLayout layout,

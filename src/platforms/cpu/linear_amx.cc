@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/float_formats.h"
 #include "platforms/cpu/amx_tiles.h"
@@ -67,27 +68,33 @@ inline void DecodeE4M3(const E4M3Decoder& decoder, const uint8_t* src, int64_t n
   }
 }
 
-// n E2M1 weights (a multiple of 64) of one row. The looked-up values carry an exponent of +125; the scale is applied by
+// n E2M1 weights (a multiple of 128) of one row. A 16-bit word holds four codes; four looked-up registers take one code
+// of each of 32 words, so that all four share the scales. The values carry an exponent of +125; the scale is applied by
 // a saturating subtraction on the exponent field, which leaves zero at zero.
 inline void DecodeE2M1(const uint8_t* src, const uint8_t* scales, int64_t n, std::byte* dst) {
+  // The lookup takes five bits of a word: the code and one bit of its neighbour, so the table is there twice.
   alignas(64) static constexpr uint16_t kTable[16] = {
       0, 0x7D80, 0x7E00, 0x7E40, 0x7E80, 0x7EC0, 0x7F00, 0x7F40,  // .5 1 1.5 2 3 4 6 times 2^125
       0, 0xFD80, 0xFE00, 0xFE40, 0xFE80, 0xFEC0, 0xFF00, 0xFF40};
   const __m512i table = _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kTable)));
-  alignas(64) std::array<uint32_t, 16> shift;
-  const int64_t blocks = n / 32;
-  const __mmask16 present = static_cast<__mmask16>((1u << blocks) - 1u);
-  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(present, scales));
-  const __m512i steps = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(252), bytes), 7);
-  _mm512_store_si512(shift.data(), _mm512_or_si512(steps, _mm512_slli_epi32(steps, 16)));
-  for (int64_t i = 0; i < n; i += 64) {
-    const __m512i pairs = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i / 2)));
-    const __m512i down = _mm512_mask_set1_epi32(_mm512_set1_epi32(static_cast<int>(shift[i / 32])), 0xFF00,
-                                                static_cast<int>(shift[i / 32 + 1]));
-    const __m512i even = _mm512_subs_epu16(_mm512_permutexvar_epi16(pairs, table), down);
-    const __m512i odd = _mm512_subs_epu16(_mm512_permutexvar_epi16(_mm512_srli_epi16(pairs, 4), table), down);
-    _mm512_store_si512(dst + i / 32 * kStepBytes, even);
-    _mm512_store_si512(dst + (i / 32 + 1) * kStepBytes, odd);
+  // Byte l of the four scales goes to the eight words of 128-bit lane l: those of inputs 32l ... 32l+31.
+  const __m512i spread = _mm512_inserti64x4(
+      _mm512_castsi256_si512(_mm256_set_m128i(_mm_set1_epi16(static_cast<int16_t>(0x8001)),
+                                              _mm_set1_epi16(static_cast<int16_t>(0x8000)))),
+      _mm256_set_m128i(_mm_set1_epi16(static_cast<int16_t>(0x8003)), _mm_set1_epi16(static_cast<int16_t>(0x8002))), 1);
+  const __m512i bias = _mm512_set1_epi16(252);
+  for (int64_t i = 0; i < n; i += 128) {
+    const __m512i words = _mm512_loadu_si512(src + i / 2);
+    int32_t four = 0;
+    std::memcpy(&four, scales + i / 32, 4);
+    const __m512i bytes = _mm512_shuffle_epi8(_mm512_set1_epi32(four), spread);
+    const __m512i down = _mm512_slli_epi16(_mm512_sub_epi16(bias, bytes), 7);
+    std::byte* out = dst + i / 32 * kStepBytes;
+    const auto code = [&](const __m512i& at) { return _mm512_subs_epu16(_mm512_permutexvar_epi16(at, table), down); };
+    _mm512_store_si512(out, code(words));
+    _mm512_store_si512(out + kStepBytes, code(_mm512_srli_epi16(words, 4)));
+    _mm512_store_si512(out + 2 * kStepBytes, code(_mm512_srli_epi16(words, 8)));
+    _mm512_store_si512(out + 3 * kStepBytes, code(_mm512_srli_epi16(words, 12)));
   }
 }
 
@@ -100,54 +107,80 @@ void DecodeE4M3Slow(const uint8_t* src, int64_t n, float scale, std::byte* dst) 
 void DecodeE2M1Slow(const uint8_t* src, const uint8_t* scales, int64_t n, std::byte* dst) {
   for (int64_t i = 0; i < n; ++i) {
     const uint8_t code = (src[i / 2] >> (i % 2 * 4)) & 15;
-    const int64_t tile = i / 64 * 2 + i % 2;
-    reinterpret_cast<uint16_t*>(dst + tile * kStepBytes)[i % 64 / 2] =
+    const int64_t tile = i / 128 * 4 + i % 4;
+    reinterpret_cast<uint16_t*>(dst + tile * kStepBytes)[i % 128 / 4] =
         ScalarBf16(E2M1ToFloat(code) * E8M0ToFloat(scales[i / 32]));
   }
 }
 
 // Asks for memory ahead of its use. Decoding visits some rows a chunk of columns at a time, which the hardware
 // prefetchers follow only in part; but the rows lie side by side. So while they are decoded, the ones behind them are
-// fetched into L2 front to back, at the pace at which the current ones are consumed. (Plain loads instead of prefetches
-// were slower: they hold up the reorder buffer.)
+// fetched into L2 front to back, at the pace at which the current ones are consumed; at the end of a block these are the
+// first rows of the next. (Plain loads instead of prefetches were slower: they hold up the reorder buffer.)
 class Prefetcher {
  public:
-  // Stays `distance` rows ahead; the first rows of a run are asked for at once.
-  Prefetcher(const ops::LinearWeight& w, RowRun run, int64_t n0, int64_t n1, int64_t distance) {
-    const int64_t first = std::min(n0 + distance, run.end);
-    const int64_t last = std::min(n1 + distance, run.end);
-    at_ = Row(w, first);
-    end_ = Row(w, last);
-    if (n0 == run.begin) Touch(Row(w, n0), at_);
-    if (w.dtype == DType::kF4E2M1) {
-      const int64_t scale_bytes = w.k / 32;
-      const auto* scales = static_cast<const char*>(w.scale);
-      Touch(scales + (n0 == run.begin ? n0 : first) * scale_bytes, scales + last * scale_bytes);
-    }
+  // Stays `distance` rows ahead of the block [n0, n1).
+  Prefetcher(const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows next, int64_t distance) {
+    // What this thread asked for last: most often the first rows of this block.
+    static thread_local const char* announced = nullptr;
+    const int64_t reach = std::min(n0 + distance, n1);
+    if (announced != Row(w, n0)) Announce(w, n0, reach);
+    if (w.dtype == DType::kF4E2M1) TouchScales(w, reach, n1);
+    now_ = {Row(w, reach), Row(w, n1)};
+    announced = nullptr;
+    if (next.weight == nullptr) return;
+    const int64_t last = std::min(next.row + distance, next.weight->n);
+    then_ = {Row(*next.weight, next.row), Row(*next.weight, last)};
+    if (next.weight->dtype == DType::kF4E2M1) TouchScales(*next.weight, next.row, last);
+    announced = then_.at;
   }
+  ~Prefetcher() { Touch(&then_, INT64_MAX); }
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
   // The current rows have moved on by so many bytes.
   void Advance(int64_t bytes) {
-    const char* stop = std::min(end_, at_ + bytes);
-    Touch(at_, stop);
-    at_ = stop;
+    if (now_.at >= now_.end) {
+      Touch(&then_, bytes);
+    } else {
+      Touch(&now_, bytes);
+    }
   }
 
  private:
+  struct Range {
+    const char* at = nullptr;
+    const char* end = nullptr;
+  };
+
   static const char* Row(const ops::LinearWeight& w, int64_t n) {
     return static_cast<const char*>(w.data) + n * w.row_bytes();
   }
-  static void Touch(const char* p, const char* end) {
-    for (; p < end; p += 64) _mm_prefetch(p, _MM_HINT_T1);
+  static void Touch(Range* range, int64_t bytes) {
+    const char* stop = range->at + std::min<int64_t>(range->end - range->at, bytes);
+    for (; range->at < stop; range->at += 64) _mm_prefetch(range->at, _MM_HINT_T1);
   }
-  const char* at_;
-  const char* end_;
+  static void Announce(const ops::LinearWeight& w, int64_t n0, int64_t n1) {
+    Range rows = {Row(w, n0), Row(w, n1)};
+    Touch(&rows, INT64_MAX);
+    if (w.dtype == DType::kF4E2M1) TouchScales(w, n0, n1);
+  }
+  static void TouchScales(const ops::LinearWeight& w, int64_t n0, int64_t n1) {
+    const int64_t row_bytes = w.k / 32;
+    const auto* scales = static_cast<const char*>(w.scale);
+    Range range = {scales + n0 * row_bytes, scales + n1 * row_bytes};
+    Touch(&range, INT64_MAX);
+  }
+
+  Range now_;   // of this block
+  Range then_;  // of the next one
 };
 
 inline std::byte* RowInTiles(std::byte* tiles, int64_t r) { return tiles + r / 16 * kTileBytes + r % 16 * 64; }
 
-// Inputs [k0, k0 + n) of `rows` <= 32 weight rows from n0 on, into the two row tiles of each step at dst.
-void DecodeFp8(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
-               Prefetcher& ahead) {
+// Inputs [k0, k0 + n) of the weight rows n0 + [r0, r1), r1 <= 32, into the two row tiles of each step at dst.
+inline void DecodeFp8(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n,
+                      std::byte* dst, Prefetcher& ahead) {
   const int64_t scale_cols = (w.k + 127) / 128;
   for (int64_t i = 0; i < n; i += 128) {
     const int64_t count = std::min<int64_t>(128, n - i);
@@ -155,7 +188,7 @@ void DecodeFp8(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0,
     float scale = 0;
     int exponent = 0;
     E4M3Decoder decoder = {};
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = r0; r < r1; ++r) {
       const int64_t at = (n0 + r) / 128 * scale_cols + (k0 + i) / 128;
       if (at != loaded) {
         scale = w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[at]
@@ -176,10 +209,10 @@ void DecodeFp8(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0,
   }
 }
 
-void DecodeFp4(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
-               Prefetcher& ahead) {
+inline void DecodeFp4(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n,
+                      std::byte* dst, Prefetcher& ahead) {
   const auto present = static_cast<__mmask16>((1u << (n / 32)) - 1u);
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = r0; r < r1; ++r) {
     const auto* src = static_cast<const uint8_t*>(w.data) + ((n0 + r) * w.k + k0) / 2;
     const auto* scales = static_cast<const uint8_t*>(w.scale) + (n0 + r) * (w.k / 32) + k0 / 32;
     ahead.Advance(n / 2);
@@ -195,9 +228,9 @@ void DecodeFp4(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0,
   }
 }
 
-void DecodeBf16(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
-                Prefetcher& ahead) {
-  for (int64_t r = 0; r < rows; ++r) {
+inline void DecodeBf16(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n,
+                       std::byte* dst, Prefetcher& ahead) {
+  for (int64_t r = r0; r < r1; ++r) {
     const auto* src = static_cast<const uint16_t*>(w.data) + (n0 + r) * w.k + k0;
     std::byte* out = RowInTiles(dst, r);
     ahead.Advance(2 * n);
@@ -205,14 +238,14 @@ void DecodeBf16(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0
   }
 }
 
-inline void DecodeRows(const ops::LinearWeight& w, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst,
-                       Prefetcher& ahead) {
+void DecodeRows(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n, std::byte* dst,
+                Prefetcher& ahead) {
   if (w.dtype == DType::kF8E4M3) {
-    DecodeFp8(w, n0, rows, k0, n, dst, ahead);
+    DecodeFp8(w, n0, r0, r1, k0, n, dst, ahead);
   } else if (w.dtype == DType::kF4E2M1) {
-    DecodeFp4(w, n0, rows, k0, n, dst, ahead);
+    DecodeFp4(w, n0, r0, r1, k0, n, dst, ahead);
   } else {
-    DecodeBf16(w, n0, rows, k0, n, dst, ahead);
+    DecodeBf16(w, n0, r0, r1, k0, n, dst, ahead);
   }
 }
 
@@ -290,7 +323,7 @@ void ManyRows(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int6
   for (int64_t k0 = 0; k0 < x.k; k0 += kChunk) {
     const int64_t chunk = std::min(kChunk, x.k - k0);
     for (int64_t b = 0; b < blocks; ++b) {
-      DecodeRows(w, n0 + b * kSubBlock, kSubBlock, k0, chunk, weights + b * kChunkBytes, ahead);
+      DecodeRows(w, n0 + b * kSubBlock, 0, kSubBlock, k0, chunk, weights + b * kChunkBytes, ahead);
     }
     const std::byte* in = input + k0 / 32 * (16 * in_row_bytes);
     for (int64_t g = 0; g < groups; g += 2) {
@@ -308,38 +341,41 @@ void ManyRows(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int6
   }
 }
 
-// One group: 32 rows at a time, their sums kept in the tile registers. The next chunk is decoded into a second buffer
-// before the current one is multiplied, so that tile loads never wait for stores under way (a load right behind the
-// stores takes three times as long).
+// One group: 32 rows at a time, their sums kept in the tile registers. While a chunk is multiplied step by step, the rows
+// of the next chunk are decoded between the steps into a second buffer: neither the vector units nor the tile unit then
+// waits for the other, and no tile load meets stores under way (one right behind them takes three times as long).
+template <auto kDecode, int64_t kMost>
 void OneGroup(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
               std::byte* weights, Prefetcher& ahead) {
   const int64_t in_row_bytes = x.group * 4;
   const int64_t in_tile = 16 * in_row_bytes;
-  // An FP4 row has more to set up, an FP8 scale covers 128.
-  const int64_t most = w.dtype == DType::kF4E2M1 ? 256 : 128;
   const auto* input = static_cast<const std::byte*>(x.data);
+  std::byte* tiles = weights;
+  std::byte* other = weights + kChunkBytes;
+  kDecode(w, n0, 0, kSubBlock, 0, std::min(kMost, x.k), tiles, ahead);
   for (int64_t b = 0; b < rows; b += kSubBlock) {
     _tile_zero(0);
     _tile_zero(2);
-    DecodeRows(w, n0 + b, kSubBlock, 0, std::min(most, x.k), weights, ahead);
-    int64_t buffer = 0;
-    for (int64_t k0 = 0; k0 < x.k; k0 += most) {
-      const int64_t chunk = std::min(most, x.k - k0);
-      const std::byte* tiles = weights + buffer * kChunkBytes;
-      buffer ^= 1;
-      if (k0 + most < x.k) {
-        DecodeRows(w, n0 + b, kSubBlock, k0 + most, std::min(most, x.k - k0 - most), weights + buffer * kChunkBytes,
-                   ahead);
-      }
-      TileFence(weights);
+    for (int64_t k0 = 0; k0 < x.k; k0 += kMost) {
+      const int64_t steps = std::min(kMost, x.k - k0) / 32;
+      // The chunk behind this one, in these rows or the next 32.
+      const int64_t next_k0 = k0 + kMost < x.k ? k0 + kMost : 0;
+      const int64_t next_b = next_k0 > 0 ? b : b + kSubBlock;
+      const int64_t next_chunk = next_b < rows ? std::min(kMost, x.k - next_k0) : 0;
+      const int64_t rows_a_step = (kSubBlock + steps - 1) / steps;
       const std::byte* in = input + k0 / 32 * in_tile;
-      for (int64_t step = 0; step < chunk / 32; ++step) {
+      TileFence(weights);
+      for (int64_t step = 0; step < steps; ++step) {
         _tile_loadd(4, tiles + step * kStepBytes, 64);
         _tile_loadd(6, in + step * in_tile, in_row_bytes);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(5, tiles + step * kStepBytes + kTileBytes, 64);
         _tile_dpbf16ps(2, 5, 6);
+        if (next_chunk == 0) continue;
+        const int64_t r = step * rows_a_step;
+        kDecode(w, n0 + next_b, r, std::min(r + rows_a_step, kSubBlock), next_k0, next_chunk, other, ahead);
       }
+      std::swap(tiles, other);
     }
     float* sum = out + b * x.group;
     _tile_stored(0, sum, in_row_bytes);
@@ -386,7 +422,7 @@ void ShortBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, in
   for (int64_t g = 0; g < x.groups(); ++g) {
     for (int64_t k0 = 0; k0 < x.k; k0 += kChunk) {
       const int64_t chunk = std::min(kChunk, x.k - k0);
-      DecodeRows(w, n0, rows, k0, chunk, weights, ahead);
+      DecodeRows(w, n0, 0, rows, k0, chunk, weights, ahead);
       Multiply<false>(weights, input + g * group_bytes + k0 / 32 * (16 * in_row_bytes), nullptr, chunk / 32,
                       in_row_bytes, k0 == 0, spare, nullptr);
     }
@@ -396,10 +432,10 @@ void ShortBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, in
   }
 }
 
-void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun run, int64_t n0, int64_t n1, float* out,
+void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows next, float* out,
                  std::byte* scratch) {
   ConfigureTiles(x.group);
-  Prefetcher ahead(w, run, n0, n1, x.groups() == 1 ? kSubBlock : n1 - n0);
+  Prefetcher ahead(w, n0, n1, next, x.groups() == 1 ? kSubBlock : kRowBlock);
   std::byte* weights = scratch + (64 - reinterpret_cast<uintptr_t>(scratch) % 64) % 64;
   auto* sums = reinterpret_cast<float*>(weights + kRowBlock / kSubBlock * kChunkBytes);
   const int64_t rows = n1 - n0;
@@ -409,8 +445,10 @@ void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun run, i
     // Sums by sub-block and group; then every row's outputs side by side.
     if (groups == 1 && w.dtype == DType::kBF16) {
       OneGroupBf16(x, w, n0, whole, sums, ahead);
+    } else if (groups == 1 && w.dtype == DType::kF4E2M1) {
+      OneGroup<DecodeFp4, 256>(x, w, n0, whole, sums, weights, ahead);
     } else if (groups == 1) {
-      OneGroup(x, w, n0, whole, sums, weights, ahead);
+      OneGroup<DecodeFp8, 128>(x, w, n0, whole, sums, weights, ahead);  // one scale a chunk
     } else {
       ManyRows(x, w, n0, whole, sums, weights, ahead);
     }
@@ -426,36 +464,43 @@ void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun run, i
 
 inline uint32_t Bf16Bits(float exact) { return std::bit_cast<uint32_t>(exact) >> 16; }
 
-// Sixteen rows: 64 inputs of each become two registers of bf16 pairs, transposed into the two tiles' order.
+// Sixteen rows: 32 inputs of each become a register of bf16 pairs, transposed into a tile's order. k is a multiple of 32.
 void PackFullGroup(const float* const* rows, int64_t k, InputLayout layout, uint32_t* dst) {
   alignas(64) std::array<uint16_t, 32> order;
   for (int i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(2 * i + 1);  // upper halves of 2 x 16 floats
   const __m512i upper = _mm512_load_si512(order.data());
-  // FP4 order: of the 64 values the even ones first. Words 2i of (a, b), then words 2i+1.
   for (int i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(2 * i);
   const __m512i even = _mm512_load_si512(order.data());
   const __m512i odd = upper;
+  const auto words = [&](const float* at) {  // 32 inputs
+    return _mm512_permutex2var_epi16(_mm512_loadu_si512(at), upper, _mm512_loadu_si512(at + 16));
+  };
+  const auto put = [&](__m512i (&tile)[16], int64_t first_input) {
+    Transpose16(tile);
+    for (int j = 0; j < 16; ++j) _mm512_storeu_si512(dst + (first_input / 2 + j) * 16, tile[j]);
+  };
   int64_t i = 0;
-  for (; i + 64 <= k; i += 64) {
-    __m512i first[16];
-    __m512i second[16];
-    for (int m = 0; m < 16; ++m) {
-      const float* row = rows[m] + i;
-      const __m512i a = _mm512_permutex2var_epi16(_mm512_loadu_si512(row), upper, _mm512_loadu_si512(row + 16));
-      const __m512i b = _mm512_permutex2var_epi16(_mm512_loadu_si512(row + 32), upper, _mm512_loadu_si512(row + 48));
-      const bool fp4 = layout == InputLayout::kTilesFp4;
-      first[m] = fp4 ? _mm512_permutex2var_epi16(a, even, b) : a;
-      second[m] = fp4 ? _mm512_permutex2var_epi16(a, odd, b) : b;
+  if (layout == InputLayout::kTilesFp4) {  // k is a multiple of 128
+    for (; i < k; i += 128) {
+      __m512i tiles[4][16];
+      for (int m = 0; m < 16; ++m) {
+        const float* row = rows[m] + i;
+        const __m512i a = words(row), b = words(row + 32), c = words(row + 64), d = words(row + 96);
+        const __m512i even_low = _mm512_permutex2var_epi16(a, even, b), even_high = _mm512_permutex2var_epi16(c, even, d);
+        const __m512i odd_low = _mm512_permutex2var_epi16(a, odd, b), odd_high = _mm512_permutex2var_epi16(c, odd, d);
+        tiles[0][m] = _mm512_permutex2var_epi16(even_low, even, even_high);
+        tiles[1][m] = _mm512_permutex2var_epi16(odd_low, even, odd_high);
+        tiles[2][m] = _mm512_permutex2var_epi16(even_low, odd, even_high);
+        tiles[3][m] = _mm512_permutex2var_epi16(odd_low, odd, odd_high);
+      }
+      for (int s = 0; s < 4; ++s) put(tiles[s], i + 32 * s);
     }
-    Transpose16(first);
-    Transpose16(second);
-    for (int j = 0; j < 16; ++j) {
-      _mm512_storeu_si512(dst + (i / 2 + j) * 16, first[j]);
-      _mm512_storeu_si512(dst + (i / 2 + 16 + j) * 16, second[j]);
-    }
+    return;
   }
-  for (; i < k; i += 2) {  // k is a multiple of 32
-    for (int m = 0; m < 16; ++m) dst[i / 2 * 16 + m] = Bf16Bits(rows[m][i]) | Bf16Bits(rows[m][i + 1]) << 16;
+  for (; i + 32 <= k; i += 32) {
+    __m512i tile[16];
+    for (int m = 0; m < 16; ++m) tile[m] = words(rows[m] + i);
+    put(tile, i);
   }
 }
 
@@ -474,11 +519,12 @@ void PackTiles(const float* const* rows, int64_t count, int64_t k, int64_t group
       for (int64_t j = 0; j < k / 2; ++j) column[j * group] = Bf16Bits(row[2 * j]) | Bf16Bits(row[2 * j + 1]) << 16;
       continue;
     }
-    for (int64_t block = 0; block < k; block += 64) {
+    for (int64_t block = 0; block < k; block += 128) {
       for (int64_t j = 0; j < 16; ++j) {
-        const float* four = row + block + 4 * j;
-        column[(block / 2 + j) * group] = Bf16Bits(four[0]) | Bf16Bits(four[2]) << 16;
-        column[(block / 2 + 16 + j) * group] = Bf16Bits(four[1]) | Bf16Bits(four[3]) << 16;
+        const float* eight = row + block + 8 * j;
+        for (int64_t s = 0; s < 4; ++s) {
+          column[(block / 2 + s * 16 + j) * group] = Bf16Bits(eight[s]) | Bf16Bits(eight[4 + s]) << 16;
+        }
       }
     }
   }

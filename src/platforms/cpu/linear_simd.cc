@@ -131,7 +131,7 @@ HWY_INLINE void Tile(DF d, const float* HWY_RESTRICT weights, const float* HWY_R
   }
 }
 
-void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, RowRun /*run*/, int64_t n0, int64_t n1, float* out,
+void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows /*next*/, float* out,
                  std::byte* scratch) {
   const DF d;
   const int64_t lanes = hn::Lanes(d);
@@ -213,7 +213,7 @@ size_t PackedBytes(InputLayout layout, int64_t m, int64_t k) {
 
 InputLayout LayoutFor(const LinearBackend& backend, const ops::LinearWeight& w) {
   if (!backend.tiles || w.dtype == DType::kF32) return InputLayout::kF32Rows;
-  if (w.dtype == DType::kF4E2M1) return w.k % 64 == 0 ? InputLayout::kTilesFp4 : InputLayout::kF32Rows;
+  if (w.dtype == DType::kF4E2M1) return w.k % 128 == 0 ? InputLayout::kTilesFp4 : InputLayout::kF32Rows;
   return w.k % 32 == 0 ? InputLayout::kTiles : InputLayout::kF32Rows;
 }
 

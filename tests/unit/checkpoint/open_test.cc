@@ -363,18 +363,19 @@ TEST_F(OpenTest, MissingMisshapenAndUnexpectedTensorsAreNamed) {
 
   tensors = *raw_;
   tensors["layers.0.attn.bonus"] = tensors["norm.weight"];
-  tensors["layers.4.attn_norm.weight"] = tensors["norm.weight"];
-  tensors["layers.5.attn_norm.weight"] = tensors["norm.weight"];
   tensors["mtp.1.attn_norm.weight"] = tensors["norm.weight"];
   tensors["mtp.0.embed.weight"] = tensors["norm.weight"];  // ignored by rule
   Write(tensors);
   const auto ckpt = Open();
   ASSERT_TRUE(ckpt.ok()) << Message(ckpt.status());
   EXPECT_TRUE(HasWarning(**ckpt, {"1 unexpected", "layers.0.attn.bonus"}));
-  EXPECT_TRUE(HasWarning(**ckpt, {"layers.4 are beyond the 4 layers"}));
-  EXPECT_TRUE(HasWarning(**ckpt, {"layers.5 are beyond"}));
-  EXPECT_TRUE(HasWarning(**ckpt, {"mtp.1 are beyond"}));
-  EXPECT_EQ((*ckpt)->warnings().size(), 4u);
+  EXPECT_TRUE(HasWarning(**ckpt, {"mtp.1 belong to a draft block that config.json does not have"}));
+  EXPECT_EQ((*ckpt)->warnings().size(), 2u);
+
+  tensors["layers.4.attn_norm.weight"] = tensors["norm.weight"];
+  tensors["layers.5.attn_norm.weight"] = tensors["norm.weight"];
+  Write(tensors);
+  ExpectError(Open(), kInvalid, {"expected 4 layers (num_hidden_layers in config.json)", "found also layers.4, layers.5"});
 }
 
 TEST_F(OpenTest, TwoSpellingsOfOneTensorAreAnError) {
