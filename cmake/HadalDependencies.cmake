@@ -1,7 +1,7 @@
 # The libraries hadal builds on, as Debian 12 packages them. `make deps` installs the packages (tools/install-deps).
 #
 # Debian's CMake packages name shared libraries. With HADAL_STATIC:
-# - Abseil and PCRE2: the static archives that lie beside them,
+# - Abseil, PCRE2 and the image libraries: the static archives that lie beside them,
 # - fmt and spdlog have none: their header-only forms,
 # - Highway has none either: its headers, and the four functions of its runtime in src/platforms/cpu/highway_runtime.cc.
 find_package(Threads REQUIRED)
@@ -25,6 +25,10 @@ function(hadal_pkg name module)
   endif()
 endfunction()
 hadal_pkg(pcre2 libpcre2-8)
+hadal_pkg(jpeg libjpeg)
+hadal_pkg(png libpng)
+hadal_pkg(webp libwebp)
+hadal_pkg(webpdemux libwebpdemux)
 
 add_library(hadal_dep_hwy INTERFACE)
 add_library(hadal_dep_log INTERFACE)
