@@ -13,6 +13,10 @@
 namespace hadal::vision {
 namespace {
 
+constexpr std::string_view kJpegMagic = "\xFF\xD8\xFF";
+constexpr std::string_view kPngMagic = "\x89PNG\r\n\x1A\n";
+constexpr std::string_view kRiffMagic = "RIFF";  // 4 bytes of length, then "WEBP"
+
 // Names what the bytes are instead of a supported image, for the message: people send what their tools write, and a
 // download that failed is a web page.
 std::string Describe(std::string_view head) {
@@ -54,9 +58,12 @@ absl::Status CheckImageSize(std::string_view format, int64_t width, int64_t heig
   if (width < 1 || height < 1) {
     return InvalidArgument("{} image: expected at least one pixel, found a size of {} x {}", format, width, height);
   }
-  // The sides come from 32-bit fields, so the product cannot overflow.
-  if (width > std::numeric_limits<int32_t>::max() || height > std::numeric_limits<int32_t>::max() ||
-      width * height > options.max_pixels) {
+  const int64_t max_side = std::min<int64_t>(options.max_side, std::numeric_limits<int32_t>::max());
+  if (width > max_side || height > max_side) {
+    return InvalidArgument("{} image: expected sides of at most {} pixels, found {} x {}", format, max_side, width,
+                           height);
+  }
+  if (width * height > options.max_pixels) {
     return InvalidArgument("{} image: expected at most {} pixels, found {} x {}", format, options.max_pixels, width,
                            height);
   }
@@ -89,11 +96,17 @@ absl::StatusOr<RgbImage> DecodeImage(std::span<const uint8_t> bytes, const Decod
   }
   const std::string_view head(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 256));
   try {
-    if (head.starts_with("\xFF\xD8\xFF")) return DecodeJpeg(bytes, options);
-    if (head.starts_with("\x89PNG\r\n\x1A\n")) return DecodePng(bytes, options);
-    if (head.starts_with("RIFF") && head.substr(8).starts_with("WEBP")) return DecodeWebp(bytes, options);
+    if (head.starts_with(kJpegMagic)) return DecodeJpeg(bytes, options);
+    if (head.starts_with(kPngMagic)) return DecodePng(bytes, options);
+    if (head.size() >= 12 && head.starts_with(kRiffMagic) && head.substr(8).starts_with("WEBP"))
+      return DecodeWebp(bytes, options);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("image: not enough memory to decode it");
+  }
+  for (const std::string_view magic : {kJpegMagic, kPngMagic, kRiffMagic}) {
+    if (magic.starts_with(head)) {
+      return InvalidArgument("image: expected a whole file, found its first {} bytes only", bytes.size());
+    }
   }
   return InvalidArgument("image: expected a JPEG, PNG or WebP file, found {}", Describe(head));
 }

@@ -38,6 +38,8 @@ struct DecodeOptions {
   // Width x height. A decode takes at most 11 bytes a pixel (RGB, and the coefficients of a progressive CMYK JPEG), so
   // the default allows 0.7 GiB.
   int64_t max_pixels = int64_t{64} << 20;
+  // Of width and of height. A resize keeps 16 bytes for each pixel of a row or a column.
+  int64_t max_side = 65'535;
   AlphaMode alpha = AlphaMode::kDrop;
 };
 

@@ -16,7 +16,7 @@ absl::StatusOr<RgbImage> DecodeJpeg(std::span<const uint8_t> bytes, const Decode
 absl::StatusOr<RgbImage> DecodePng(std::span<const uint8_t> bytes, const DecodeOptions& options);
 absl::StatusOr<RgbImage> DecodeWebp(std::span<const uint8_t> bytes, const DecodeOptions& options);
 
-// InvalidArgument unless both sides are positive and the picture is within options.max_pixels.
+// InvalidArgument unless both sides are positive and the picture is within options.max_side and max_pixels.
 absl::Status CheckImageSize(std::string_view format, int64_t width, int64_t height, const DecodeOptions& options);
 
 // The message for a file that ends too early.

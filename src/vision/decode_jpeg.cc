@@ -8,6 +8,7 @@
 #include <jerror.h>
 // clang-format on
 
+#include <algorithm>
 #include <array>
 #include <csetjmp>
 #include <cstring>
@@ -18,9 +19,11 @@
 namespace hadal::vision {
 namespace {
 
-// A progressive file may bring any number of scans, each of which costs a pass over all blocks. Encoders write about
-// ten.
-constexpr int kMaxScans = 100;
+// A progressive file may bring any number of scans, each of which costs a pass over all blocks, for a few bytes where
+// all are empty. Encoders write about ten. So: so many scans, fewer for large images, but always some.
+constexpr int64_t kMaxScans = 100;
+constexpr int64_t kMinScans = 32;
+constexpr int64_t kMaxScannedPixels = int64_t{1} << 31;
 
 class JpegReader {
  public:
@@ -100,8 +103,10 @@ class JpegReader {
   }
   static void OnProgress(j_common_ptr info) {
     JpegReader& self = Self(info);
-    if (self.info_.input_scan_number > kMaxScans) {
-      std::snprintf(self.message_.data(), self.message_.size(), "expected at most %d scans, found more", kMaxScans);
+    const int64_t limit = std::clamp(kMaxScannedPixels / (self.width() * self.height()), kMinScans, kMaxScans);
+    if (self.info_.input_scan_number > limit) {
+      std::snprintf(self.message_.data(), self.message_.size(), "expected at most %d scans, found more",
+                    static_cast<int>(limit));
       std::longjmp(self.jump_, 1);
     }
   }

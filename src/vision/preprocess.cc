@@ -1,7 +1,6 @@
 // PrepareImage: the steps in order, and the hash.
 #include "vision/preprocess.h"
 
-#include <new>
 #include <utility>
 
 #include "base/status.h"

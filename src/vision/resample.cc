@@ -46,7 +46,10 @@ Taps MakeTaps(int in_size, int out_size) {
   std::vector<double> kernel(taps.count_max);
   for (int out = 0; out < out_size; ++out) {
     const double centre = (out + 0.5) * scale;
+    // Truncated towards zero as in Pillow, not rounded.
+    // NOLINTNEXTLINE(bugprone-incorrect-roundings)
     const int low = std::max(0, static_cast<int>(centre - support + 0.5));
+    // NOLINTNEXTLINE(bugprone-incorrect-roundings)
     const int high = std::min(in_size, static_cast<int>(centre + support + 0.5));
     double sum = 0.0;
     for (int i = low; i < high; ++i) {
