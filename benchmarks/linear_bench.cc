@@ -3,6 +3,7 @@
 //
 //   linear_bench [--threads N] [--isa auto|amx|avx512|avx2|baseline] [--rows 1,4,16,128,512]
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
 #include <cstring>
@@ -32,10 +33,24 @@ int64_t ScaleBytes(const Shape& s) {
   return s.dtype == DType::kF4E2M1 ? s.n * s.k / 32 : 0;
 }
 
+// Memory in huge pages, as loaded weights have it.
+struct Unmap {
+  size_t bytes;
+  void operator()(uint8_t* p) const { munmap(p, bytes); }
+};
+using Memory = std::unique_ptr<uint8_t, Unmap>;
+
+Memory MapHuge(size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  HADAL_CHECK(p != MAP_FAILED);
+  madvise(p, bytes, MADV_HUGEPAGE);
+  return Memory(static_cast<uint8_t*>(p), Unmap{bytes});
+}
+
 // Copies of one weight, together larger than any cache, with random codes and scales near one.
-std::vector<uint8_t> MakeWeights(const Shape& shape, int64_t copies, std::vector<ops::LinearWeight>& out) {
+Memory MakeWeights(const Shape& shape, int64_t copies, std::vector<ops::LinearWeight>& out) {
   const int64_t bytes = DTypeBytes(shape.dtype, shape.n * shape.k);
-  std::vector<uint8_t> memory(copies * (bytes + ScaleBytes(shape)) + 64);
+  Memory memory = MapHuge(copies * (bytes + ScaleBytes(shape)));
   std::mt19937_64 random(1);
   std::vector<uint8_t> tile(1 << 20);
   for (auto& b : tile) {
@@ -44,7 +59,7 @@ std::vector<uint8_t> MakeWeights(const Shape& shape, int64_t copies, std::vector
     b = shape.dtype == DType::kBF16 ? static_cast<uint8_t>((&b - tile.data()) % 2 == 0 ? v : (v & 0x80) | 0x3C)
                                     : static_cast<uint8_t>((v & 0x7F) == 0x7F ? v ^ 1 : v);
   }
-  uint8_t* at = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+  uint8_t* at = memory.get();
   for (int64_t c = 0; c < copies; ++c) {
     for (int64_t i = 0; i < bytes; i += static_cast<int64_t>(tile.size())) {
       std::memcpy(at + i, tile.data(), std::min<int64_t>(bytes - i, tile.size()));
@@ -89,7 +104,7 @@ absl::Status Run(int threads, const std::string& isa, const std::vector<int64_t>
     const int64_t bytes = DTypeBytes(shape.dtype, shape.n * shape.k) + ScaleBytes(shape);
     const int64_t copies = (int64_t{1536} << 20) / bytes + 1;
     std::vector<ops::LinearWeight> weights;
-    const std::vector<uint8_t> memory = MakeWeights(shape, copies, weights);
+    const Memory memory = MakeWeights(shape, copies, weights);
     for (const int64_t rows : row_counts) {
       std::vector<uint16_t> x(rows * shape.k, 0x3F80);
       std::vector<uint16_t> y(rows * shape.n);

@@ -1,10 +1,11 @@
 // One pool of threads for all of a platform's operators.
 //
 // Work is cut into tasks whose results do not depend on who runs them; a pool of one thread and a pool of many give the
-// same bits (DESIGN: promise 3). Every thread has a stretch of consecutive tasks of its own, taken front to back, so that
-// it walks through memory and knows what comes next; whoever is done takes from the back of the others' stretches. The caller takes part in the work, and waits only for workers that have joined: one that
-// the system has not woken yet delays nobody. Between regions the workers spin for a short while before they sleep: a
-// decode step has a few regions a layer, microseconds apart.
+// same bits (DESIGN: promise 3). Every thread has a stretch of consecutive tasks of its own, taken front to back, so
+// that it walks through memory and knows what comes next; whoever is done takes from the back of the others' stretches.
+// The caller takes part in the work, and waits only for workers that have joined: one that the system has not woken yet
+// delays nobody. Between regions the workers spin for a short while before they sleep: a decode step has a few regions
+// a layer, microseconds apart.
 #pragma once
 
 #include <atomic>
@@ -41,7 +42,7 @@ class ThreadPool {
   struct alignas(64) Stretch {
     std::atomic<uint64_t> range{0};  // tasks left: begin << 32 | end
   };
-  std::unique_ptr<Stretch[]> stretches_;  // one a thread
+  std::unique_ptr<Stretch[]> stretches_;             // one a thread
   alignas(64) std::atomic<uint32_t> generation_{0};  // bumped once a region, and once more to stop
   alignas(64) std::atomic<bool> open_{false};        // a region may be joined
   alignas(64) std::atomic<int> joined_{0};           // workers inside the region

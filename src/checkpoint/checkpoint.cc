@@ -188,8 +188,8 @@ absl::Status Checkpoint::State::CheckAgainstTable() {
     if (layer.starts_with("layers.") && !AnyStartsWith(tensors, layer + ".eh_proj.")) {
       extra_layers.push_back(layer);
     } else {
-      Warn(fmt::format("{} tensors of {} belong to a draft block that config.json does not have, and are not used", count,
-                       layer));
+      Warn(fmt::format("{} tensors of {} belong to a draft block that config.json does not have, and are not used",
+                       count, layer));
     }
   }
   if (!extra_layers.empty()) {

@@ -20,7 +20,8 @@ namespace hadal::cpu {
 enum class InputLayout : uint8_t {
   kF32Rows,   // simd: fp32 [m][k]
   kTiles,     // amx: bf16 [groups][k/32][16][group][2], inputs in order
-  kTilesFp4,  // amx: the same with the inputs of each 128 in the order in which FP4 words unpack: tile s has inputs 4j+s
+  kTilesFp4,  // amx: the same with the inputs of each 128 in the order in which FP4 words unpack: tile s has inputs
+              // 4j+s
 };
 
 // Rows prepared once for every product that shares them.
@@ -48,8 +49,8 @@ inline constexpr size_t LinearScratchBytes(int64_t m) {
   return 192 * 1024 + static_cast<size_t>((m + 15) / 16 * 16) * kRowBlock * sizeof(float);
 }
 
-// The weight rows that a worker will most likely take behind the current ones: their memory is asked for in time. It may
-// be wrong about that.
+// The weight rows that a worker will most likely take behind the current ones: their memory is asked for in time. It
+// may be wrong about that.
 struct NextRows {
   const ops::LinearWeight* weight = nullptr;  // null: nothing follows
   int64_t row = 0;

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/float_formats.h"
@@ -37,11 +38,63 @@ constexpr int64_t kChunkBytes = kChunk / 32 * kStepBytes;
 
 inline uint16_t ScalarBf16(float v) { return ToBFloat16(v).bits; }
 
+// Asks for memory ahead of its use. Decoding visits 32 rows a chunk of columns at a time; at each visit of a row it
+// asks for the columns a little further on in the row, or at the row's end for the start of the row that will be
+// visited next. The requests are spread evenly over the visits: a core has 16 line buffers, and a burst of requests
+// fills them and holds everything up (measured on FP8: bursts for 8 rows 8.3 GB/s a core, one row at a time 13).
+class Lookahead {
+ public:
+  // For the block that ends before row n1. `far`: false where products take longer than memory, requests would only
+  // cost.
+  Lookahead(const ops::LinearWeight& w, int64_t n1, NextRows next, bool far)
+      : w_(w), n1_(n1), next_(next), distance_(far ? w.dtype == DType::kBF16 ? 128 : 256 : 0) {
+    if (w.dtype == DType::kF4E2M1 && n1 < w.n) Scales(w, n1);
+    if (next.weight != nullptr && next.weight->dtype == DType::kF4E2M1) Scales(*next.weight, next.row);
+  }
+
+  // The visits that follow are to the bytes from `at` on of the rows from `row` on.
+  void Aim(int64_t row, int64_t at) {
+    const ops::LinearWeight* w = &w_;
+    at += distance_;
+    if (at >= w_.row_bytes()) {
+      at -= w_.row_bytes();
+      row += kSubBlock;
+      if (row >= n1_ && next_.weight != nullptr) {
+        w = next_.weight;
+        row = next_.row;
+        at = std::min(at, w->row_bytes() - 1);
+      }
+    }
+    stride_ = w->row_bytes();
+    base_ = static_cast<const char*>(w->data) + row * stride_ + at;  // may lie behind the weight: a hint cannot fault
+  }
+  // Visit of row r.
+  template <int64_t kLines>
+  void Row(int64_t r) const {
+    for (int64_t i = 0; i < kLines; ++i) _mm_prefetch(base_ + r * stride_ + 64 * i, _MM_HINT_T0);
+  }
+
+ private:
+  // Those of the next block: small beside the weights.
+  static void Scales(const ops::LinearWeight& w, int64_t row) {
+    const int64_t row_bytes = w.k / 32;
+    const auto* scales = static_cast<const char*>(w.scale) + row * row_bytes;
+    for (int64_t i = 0; i < std::min(kRowBlock, w.n - row) * row_bytes; i += 64) _mm_prefetch(scales + i, _MM_HINT_T1);
+  }
+
+  const ops::LinearWeight& w_;
+  int64_t n1_;
+  NextRows next_;
+  int64_t distance_;  // bytes (measured: 128, 256, 512, 1024; beyond 512 short rows lose)
+  const char* base_ = nullptr;
+  int64_t stride_ = 0;
+};
+
 // What decoding E4M3 under one scale needs. bf16 has the exponent range to take the scale in: the exponent field is
 // moved, and the seven subnormal codes come from a table.
 struct E4M3Decoder {
-  __m512i bias;
-  __m512i table;
+  __m512i bias = {};
+  __m512i table = {};
 };
 
 inline E4M3Decoder MakeE4M3Decoder(int scale_exponent) {
@@ -52,19 +105,39 @@ inline E4M3Decoder MakeE4M3Decoder(int scale_exponent) {
   return {_mm512_add_epi16(_mm512_set1_epi16(120 * 128), shift), _mm512_mask_add_epi16(base, 0xFEFEFEFEu, base, shift)};
 }
 
-// n weights, a multiple of 32, n <= 128.
-inline void DecodeE4M3(const E4M3Decoder& decoder, const uint8_t* src, int64_t n, std::byte* dst) {
+inline std::byte* RowInTiles(std::byte* tiles, int64_t r) { return tiles + r / 16 * kTileBytes + r % 16 * 64; }
+
+// n weights (a multiple of 32, at most 128) of the rows [r0, r1) that lie `stride` bytes apart.
+inline void DecodeE4M3(const E4M3Decoder& decoder, const uint8_t* src, int64_t stride, int64_t r0, int64_t r1,
+                       int64_t n, std::byte* dst, const Lookahead& ahead) {
   const __m512i magnitude_and_sign = _mm512_set1_epi16(static_cast<int16_t>(0x87F0));
   const __m512i exponent_field = _mm512_set1_epi16(0x78);
   const __m512i sign = _mm512_set1_epi16(static_cast<int16_t>(0x8000));
-  for (int64_t i = 0; i < n; i += 32) {
-    const __m512i code = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i)));
+  const __m512i bias = decoder.bias;
+  const __m512i table = decoder.table;
+  const auto decode = [&](const uint8_t* from, std::byte* to) {
+    const __m512i code = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     const __m512i shifted = _mm512_and_si512(_mm512_slli_epi16(code, 4), magnitude_and_sign);
-    __m512i value = _mm512_add_epi16(shifted, decoder.bias);
+    __m512i value = _mm512_add_epi16(shifted, bias);
     const __mmask32 subnormal = _mm512_testn_epi16_mask(code, exponent_field);
-    value = _mm512_mask_permutexvar_epi16(value, subnormal, code, decoder.table);
+    value = _mm512_mask_permutexvar_epi16(value, subnormal, code, table);
     value = _mm512_ternarylogic_epi32(value, code, sign, 0xF8);  // value | (code & sign)
-    _mm512_store_si512(dst + i / 32 * kStepBytes, value);
+    _mm512_store_si512(to, value);
+  };
+  if (n == 128) {
+    for (int64_t r = r0; r < r1; ++r) {
+      const uint8_t* from = src + r * stride;
+      std::byte* to = RowInTiles(dst, r);
+      ahead.Row<2>(r);
+      decode(from, to);
+      decode(from + 32, to + kStepBytes);
+      decode(from + 64, to + 2 * kStepBytes);
+      decode(from + 96, to + 3 * kStepBytes);
+    }
+    return;
+  }
+  for (int64_t r = r0; r < r1; ++r) {
+    for (int64_t i = 0; i < n; i += 32) decode(src + r * stride + i, RowInTiles(dst, r) + i / 32 * kStepBytes);
   }
 }
 
@@ -79,8 +152,8 @@ inline void DecodeE2M1(const uint8_t* src, const uint8_t* scales, int64_t n, std
   const __m512i table = _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kTable)));
   // Byte l of the four scales goes to the eight words of 128-bit lane l: those of inputs 32l ... 32l+31.
   const __m512i spread = _mm512_inserti64x4(
-      _mm512_castsi256_si512(_mm256_set_m128i(_mm_set1_epi16(static_cast<int16_t>(0x8001)),
-                                              _mm_set1_epi16(static_cast<int16_t>(0x8000)))),
+      _mm512_castsi256_si512(
+          _mm256_set_m128i(_mm_set1_epi16(static_cast<int16_t>(0x8001)), _mm_set1_epi16(static_cast<int16_t>(0x8000)))),
       _mm256_set_m128i(_mm_set1_epi16(static_cast<int16_t>(0x8003)), _mm_set1_epi16(static_cast<int16_t>(0x8002))), 1);
   const __m512i bias = _mm512_set1_epi16(252);
   for (int64_t i = 0; i < n; i += 128) {
@@ -98,12 +171,7 @@ inline void DecodeE2M1(const uint8_t* src, const uint8_t* scales, int64_t n, std
   }
 }
 
-// Scales that the fast decoders cannot take into the exponent (all-zero blocks of some exporters have byte 0).
-void DecodeE4M3Slow(const uint8_t* src, int64_t n, float scale, std::byte* dst) {
-  for (int64_t i = 0; i < n; ++i) {
-    reinterpret_cast<uint16_t*>(dst + i / 32 * kStepBytes)[i % 32] = ScalarBf16(E4M3ToFloat(src[i]) * scale);
-  }
-}
+// Scales that the fast decoder cannot take into the exponent.
 void DecodeE2M1Slow(const uint8_t* src, const uint8_t* scales, int64_t n, std::byte* dst) {
   for (int64_t i = 0; i < n; ++i) {
     const uint8_t code = (src[i / 2] >> (i % 2 * 4)) & 15;
@@ -113,139 +181,153 @@ void DecodeE2M1Slow(const uint8_t* src, const uint8_t* scales, int64_t n, std::b
   }
 }
 
-// Asks for memory ahead of its use. Decoding visits some rows a chunk of columns at a time, which the hardware
-// prefetchers follow only in part; but the rows lie side by side. So while they are decoded, the ones behind them are
-// fetched into L2 front to back, at the pace at which the current ones are consumed; at the end of a block these are the
-// first rows of the next. (Plain loads instead of prefetches were slower: they hold up the reorder buffer.)
-class Prefetcher {
+// The rows of a weight, decoded 32 (a sub-block) at a time into the two row tiles of each step. Select() names what
+// comes next: rows n0 ... n0+31 and inputs [k0, k0 + n), n <= kMost; Decode() does some of those rows.
+class Fp8Rows {
  public:
-  // Stays `distance` rows ahead of the block [n0, n1).
-  Prefetcher(const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows next, int64_t distance) {
-    // What this thread asked for last: most often the first rows of this block.
-    static thread_local const char* announced = nullptr;
-    const int64_t reach = std::min(n0 + distance, n1);
-    if (announced != Row(w, n0)) Announce(w, n0, reach);
-    if (w.dtype == DType::kF4E2M1) TouchScales(w, reach, n1);
-    now_ = {Row(w, reach), Row(w, n1)};
-    announced = nullptr;
-    if (next.weight == nullptr) return;
-    const int64_t last = std::min(next.row + distance, next.weight->n);
-    then_ = {Row(*next.weight, next.row), Row(*next.weight, last)};
-    if (next.weight->dtype == DType::kF4E2M1) TouchScales(*next.weight, next.row, last);
-    announced = then_.at;
-  }
-  ~Prefetcher() { Touch(&then_, INT64_MAX); }
-  Prefetcher(const Prefetcher&) = delete;
-  Prefetcher& operator=(const Prefetcher&) = delete;
+  static constexpr int64_t kMost = 128;  // inputs that share a scale
 
-  // The current rows have moved on by so many bytes.
-  void Advance(int64_t bytes) {
-    if (now_.at >= now_.end) {
-      Touch(&then_, bytes);
+  Fp8Rows(const ops::LinearWeight& w, Lookahead& ahead) : w_(w), ahead_(ahead), scale_cols_((w.k + 127) / 128) {}
+
+  void CheckScales(int64_t /*n0*/, int64_t /*rows*/) {}
+
+  void Select(int64_t n0, int64_t k0, int64_t n) {
+    n0_ = n0;
+    k0_ = k0;
+    n_ = n;
+    src_ = static_cast<const uint8_t*>(w_.data) + n0 * w_.k + k0;
+    ahead_.Aim(n0, k0);
+    const int exponent = Exponent(Scale(n0));
+    fast_ = n0 / 128 == (n0 + kSubBlock - 1) / 128 && exponent >= -100 && exponent <= 100;
+    if (fast_) decoder_ = MakeE4M3Decoder(exponent);
+  }
+
+  void Decode(int64_t r0, int64_t r1, std::byte* dst) const {
+    if (fast_) {
+      DecodeE4M3(decoder_, src_, w_.k, r0, r1, n_, dst, ahead_);
     } else {
-      Touch(&now_, bytes);
+      DecodeOneByOne(r0, r1, dst);
     }
   }
 
  private:
-  struct Range {
-    const char* at = nullptr;
-    const char* end = nullptr;
-  };
+  static int Exponent(float scale) { return static_cast<int>(std::bit_cast<uint32_t>(scale) >> 23) - 127; }
 
-  static const char* Row(const ops::LinearWeight& w, int64_t n) {
-    return static_cast<const char*>(w.data) + n * w.row_bytes();
-  }
-  static void Touch(Range* range, int64_t bytes) {
-    const char* stop = range->at + std::min<int64_t>(range->end - range->at, bytes);
-    for (; range->at < stop; range->at += 64) _mm_prefetch(range->at, _MM_HINT_T1);
-  }
-  static void Announce(const ops::LinearWeight& w, int64_t n0, int64_t n1) {
-    Range rows = {Row(w, n0), Row(w, n1)};
-    Touch(&rows, INT64_MAX);
-    if (w.dtype == DType::kF4E2M1) TouchScales(w, n0, n1);
-  }
-  static void TouchScales(const ops::LinearWeight& w, int64_t n0, int64_t n1) {
-    const int64_t row_bytes = w.k / 32;
-    const auto* scales = static_cast<const char*>(w.scale);
-    Range range = {scales + n0 * row_bytes, scales + n1 * row_bytes};
-    Touch(&range, INT64_MAX);
+  float Scale(int64_t row) const {
+    const int64_t at = row / 128 * scale_cols_ + k0_ / 128;
+    return w_.scale_dtype == DType::kF32 ? static_cast<const float*>(w_.scale)[at]
+                                         : E8M0ToFloat(static_cast<const uint8_t*>(w_.scale)[at]);
   }
 
-  Range now_;   // of this block
-  Range then_;  // of the next one
+  // Rows under several scales, or scales that the fast decoder cannot take into the exponent (all-zero blocks of some
+  // exporters have byte 0).
+  void DecodeOneByOne(int64_t r0, int64_t r1, std::byte* dst) const {
+    for (int64_t r = r0; r < r1; ++r) {
+      const float scale = Scale(n0_ + r);
+      const int exponent = Exponent(scale);
+      if (exponent >= -100 && exponent <= 100) {
+        DecodeE4M3(MakeE4M3Decoder(exponent), src_, w_.k, r, r + 1, n_, dst, ahead_);
+        continue;
+      }
+      for (int64_t i = 0; i < n_; ++i) {
+        reinterpret_cast<uint16_t*>(RowInTiles(dst, r) + i / 32 * kStepBytes)[i % 32] =
+            ScalarBf16(E4M3ToFloat(src_[r * w_.k + i]) * scale);
+      }
+    }
+  }
+
+  const ops::LinearWeight& w_;
+  Lookahead& ahead_;
+  int64_t scale_cols_;
+  int64_t n0_ = 0, k0_ = 0, n_ = 0;
+  const uint8_t* src_ = nullptr;
+  bool fast_ = false;
+  E4M3Decoder decoder_ = {};
 };
 
-inline std::byte* RowInTiles(std::byte* tiles, int64_t r) { return tiles + r / 16 * kTileBytes + r % 16 * 64; }
+class Fp4Rows {
+ public:
+  static constexpr int64_t kMost = 128;
 
-// Inputs [k0, k0 + n) of the weight rows n0 + [r0, r1), r1 <= 32, into the two row tiles of each step at dst.
-inline void DecodeFp8(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n,
-                      std::byte* dst, Prefetcher& ahead) {
-  const int64_t scale_cols = (w.k + 127) / 128;
-  for (int64_t i = 0; i < n; i += 128) {
-    const int64_t count = std::min<int64_t>(128, n - i);
-    int64_t loaded = -1;
-    float scale = 0;
-    int exponent = 0;
-    E4M3Decoder decoder = {};
-    for (int64_t r = r0; r < r1; ++r) {
-      const int64_t at = (n0 + r) / 128 * scale_cols + (k0 + i) / 128;
-      if (at != loaded) {
-        scale = w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[at]
-                                             : E8M0ToFloat(static_cast<const uint8_t*>(w.scale)[at]);
-        exponent = static_cast<int>(std::bit_cast<uint32_t>(scale) >> 23) - 127;
-        decoder = MakeE4M3Decoder(exponent);
-        loaded = at;
-      }
-      const auto* src = static_cast<const uint8_t*>(w.data) + (n0 + r) * w.k + k0 + i;
-      std::byte* out = RowInTiles(dst, r) + i / 32 * kStepBytes;
-      ahead.Advance(count);
-      if (exponent >= -100 && exponent <= 100) {
-        DecodeE4M3(decoder, src, count, out);
-      } else {
-        DecodeE4M3Slow(src, count, scale, out);
-      }
-    }
-  }
-}
+  Fp4Rows(const ops::LinearWeight& w, Lookahead& ahead) : w_(w), ahead_(ahead), scale_cols_(w.k / 32) {}
 
-inline void DecodeFp4(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n,
-                      std::byte* dst, Prefetcher& ahead) {
-  const auto present = static_cast<__mmask16>((1u << (n / 32)) - 1u);
-  for (int64_t r = r0; r < r1; ++r) {
-    const auto* src = static_cast<const uint8_t*>(w.data) + ((n0 + r) * w.k + k0) / 2;
-    const auto* scales = static_cast<const uint8_t*>(w.scale) + (n0 + r) * (w.k / 32) + k0 / 32;
-    ahead.Advance(n / 2);
+  // To be called for rows before they are selected.
+  void CheckScales(int64_t n0, int64_t rows) {
+    const uint8_t* scales = static_cast<const uint8_t*>(w_.scale) + n0 * scale_cols_;
+    const int64_t bytes = rows * scale_cols_;
     // Scale bytes 16 ... 250 fit the exponent arithmetic.
-    const __m128i bytes = _mm_maskz_loadu_epi8(present, scales);
-    const __mmask16 usual =
-        _mm_cmple_epu8_mask(_mm_sub_epi8(bytes, _mm_set1_epi8(16)), _mm_set1_epi8(static_cast<char>(234)));
-    if ((usual & present) == present) {
-      DecodeE2M1(src, scales, n, RowInTiles(dst, r));
-    } else {
-      DecodeE2M1Slow(src, scales, n, RowInTiles(dst, r));
+    __m512i most = _mm512_setzero_si512();
+    for (int64_t i = 0; i < bytes; i += 64) {
+      const __mmask64 present = bytes - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (bytes - i)) - 1;
+      const __m512i some = _mm512_maskz_loadu_epi8(present, scales + i);
+      most = _mm512_max_epu8(most, _mm512_maskz_sub_epi8(present, some, _mm512_set1_epi8(16)));
+    }
+    fast_ = _mm512_cmpgt_epu8_mask(most, _mm512_set1_epi8(static_cast<char>(234))) == 0;
+  }
+
+  void Select(int64_t n0, int64_t k0, int64_t n) {
+    n_ = n;
+    src_ = static_cast<const uint8_t*>(w_.data) + (n0 * w_.k + k0) / 2;
+    ahead_.Aim(n0, k0 / 2);
+    scales_ = static_cast<const uint8_t*>(w_.scale) + n0 * scale_cols_ + k0 / 32;
+  }
+
+  void Decode(int64_t r0, int64_t r1, std::byte* dst) const {
+    if (fast_) {
+      for (int64_t r = r0; r < r1; ++r) {
+        ahead_.Row<1>(r);
+        DecodeE2M1(src_ + r * w_.k / 2, scales_ + r * scale_cols_, n_, RowInTiles(dst, r));
+      }
+      return;
+    }
+    for (int64_t r = r0; r < r1; ++r) {
+      DecodeE2M1Slow(src_ + r * w_.k / 2, scales_ + r * scale_cols_, n_, RowInTiles(dst, r));
     }
   }
-}
 
-inline void DecodeBf16(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n,
-                       std::byte* dst, Prefetcher& ahead) {
-  for (int64_t r = r0; r < r1; ++r) {
-    const auto* src = static_cast<const uint16_t*>(w.data) + (n0 + r) * w.k + k0;
-    std::byte* out = RowInTiles(dst, r);
-    ahead.Advance(2 * n);
-    for (int64_t i = 0; i < n; i += 32) _mm512_store_si512(out + i / 32 * kStepBytes, _mm512_loadu_si512(src + i));
+ private:
+  const ops::LinearWeight& w_;
+  Lookahead& ahead_;
+  int64_t scale_cols_;
+  int64_t n_ = 0;
+  const uint8_t* src_ = nullptr;
+  const uint8_t* scales_ = nullptr;
+  bool fast_ = false;
+};
+
+class Bf16Rows {
+ public:
+  static constexpr int64_t kMost = 128;
+
+  Bf16Rows(const ops::LinearWeight& w, Lookahead& ahead) : w_(w), ahead_(ahead) {}
+  void CheckScales(int64_t /*n0*/, int64_t /*rows*/) {}
+  void Select(int64_t n0, int64_t k0, int64_t n) {
+    n_ = n;
+    src_ = static_cast<const uint16_t*>(w_.data) + n0 * w_.k + k0;
+    ahead_.Aim(n0, 2 * k0);
   }
-}
+  void Decode(int64_t r0, int64_t r1, std::byte* dst) const {
+    for (int64_t r = r0; r < r1; ++r) {
+      ahead_.Row<4>(r);
+      std::byte* out = RowInTiles(dst, r);
+      const uint16_t* src = src_ + r * w_.k;
+      for (int64_t i = 0; i < n_; i += 32) _mm512_store_si512(out + i / 32 * kStepBytes, _mm512_loadu_si512(src + i));
+    }
+  }
 
-void DecodeRows(const ops::LinearWeight& w, int64_t n0, int64_t r0, int64_t r1, int64_t k0, int64_t n, std::byte* dst,
-                Prefetcher& ahead) {
-  if (w.dtype == DType::kF8E4M3) {
-    DecodeFp8(w, n0, r0, r1, k0, n, dst, ahead);
-  } else if (w.dtype == DType::kF4E2M1) {
-    DecodeFp4(w, n0, r0, r1, k0, n, dst, ahead);
-  } else {
-    DecodeBf16(w, n0, r0, r1, k0, n, dst, ahead);
+ private:
+  const ops::LinearWeight& w_;
+  Lookahead& ahead_;
+  int64_t n_ = 0;
+  const uint16_t* src_ = nullptr;
+};
+
+// A whole chunk of `rows` <= 32 rows.
+template <class Rows>
+void DecodeChunk(Rows& source, int64_t n0, int64_t rows, int64_t k0, int64_t n, std::byte* dst) {
+  for (int64_t i = 0; i < n; i += Rows::kMost) {
+    source.Select(n0, k0 + i, std::min(Rows::kMost, n - i));
+    source.Decode(0, rows, dst + i / 32 * kStepBytes);
   }
 }
 
@@ -312,18 +394,19 @@ void WriteSums(const float* sums, int64_t group, float* out, int64_t stride) {
 // Rows that share a decoded chunk when there are many input rows: 128 x 256 bf16 weights are 64 KiB, in L2. Every
 // input tile that comes from L3 then meets eight weight tiles instead of two; L3 gives a core about 30 GB/s, a tile
 // each 35 ns, and a product takes 5 ns.
-void ManyRows(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
-              std::byte* weights, Prefetcher& ahead) {
+template <class Rows>
+void ManyRows(const PackedInput& x, Rows source, int64_t n0, int64_t rows, float* out, std::byte* weights) {
   const int64_t groups = x.groups();
   const int64_t in_row_bytes = x.group * 4;
   const int64_t group_bytes = x.k * x.group * 2;  // bf16
   const auto* input = static_cast<const std::byte*>(x.data);
   const int64_t sums = kSubBlock * x.group;
   const int64_t blocks = rows / kSubBlock;
+  source.CheckScales(n0, rows);
   for (int64_t k0 = 0; k0 < x.k; k0 += kChunk) {
     const int64_t chunk = std::min(kChunk, x.k - k0);
     for (int64_t b = 0; b < blocks; ++b) {
-      DecodeRows(w, n0 + b * kSubBlock, 0, kSubBlock, k0, chunk, weights + b * kChunkBytes, ahead);
+      DecodeChunk(source, n0 + b * kSubBlock, kSubBlock, k0, chunk, weights + b * kChunkBytes);
     }
     const std::byte* in = input + k0 / 32 * (16 * in_row_bytes);
     for (int64_t g = 0; g < groups; g += 2) {
@@ -341,18 +424,20 @@ void ManyRows(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int6
   }
 }
 
-// One group: 32 rows at a time, their sums kept in the tile registers. While a chunk is multiplied step by step, the rows
-// of the next chunk are decoded between the steps into a second buffer: neither the vector units nor the tile unit then
-// waits for the other, and no tile load meets stores under way (one right behind them takes three times as long).
-template <auto kDecode, int64_t kMost>
-void OneGroup(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
-              std::byte* weights, Prefetcher& ahead) {
+// One group: 32 rows at a time, their sums kept in the tile registers. While a chunk is multiplied step by step, the
+// rows of the next chunk are decoded between the steps into a second buffer: neither the vector units nor the tile unit
+// then waits for the other, and no tile load meets stores under way (one right behind them takes three times as long).
+template <class Rows>
+void OneGroup(const PackedInput& x, Rows source, int64_t n0, int64_t rows, float* out, std::byte* weights) {
+  constexpr int64_t kMost = Rows::kMost;
   const int64_t in_row_bytes = x.group * 4;
   const int64_t in_tile = 16 * in_row_bytes;
   const auto* input = static_cast<const std::byte*>(x.data);
   std::byte* tiles = weights;
-  std::byte* other = weights + kChunkBytes;
-  kDecode(w, n0, 0, kSubBlock, 0, std::min(kMost, x.k), tiles, ahead);
+  std::byte* other = weights + kMost / 32 * kStepBytes;
+  source.CheckScales(n0, rows);
+  source.Select(n0, 0, std::min(kMost, x.k));
+  source.Decode(0, kSubBlock, tiles);
   for (int64_t b = 0; b < rows; b += kSubBlock) {
     _tile_zero(0);
     _tile_zero(2);
@@ -361,7 +446,8 @@ void OneGroup(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int6
       // The chunk behind this one, in these rows or the next 32.
       const int64_t next_k0 = k0 + kMost < x.k ? k0 + kMost : 0;
       const int64_t next_b = next_k0 > 0 ? b : b + kSubBlock;
-      const int64_t next_chunk = next_b < rows ? std::min(kMost, x.k - next_k0) : 0;
+      const bool more = next_b < rows;
+      if (more) source.Select(n0 + next_b, next_k0, std::min(kMost, x.k - next_k0));
       const int64_t rows_a_step = (kSubBlock + steps - 1) / steps;
       const std::byte* in = input + k0 / 32 * in_tile;
       TileFence(weights);
@@ -371,9 +457,8 @@ void OneGroup(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int6
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(5, tiles + step * kStepBytes + kTileBytes, 64);
         _tile_dpbf16ps(2, 5, 6);
-        if (next_chunk == 0) continue;
         const int64_t r = step * rows_a_step;
-        kDecode(w, n0 + next_b, r, std::min(r + rows_a_step, kSubBlock), next_k0, next_chunk, other, ahead);
+        if (more) source.Decode(r, std::min(r + rows_a_step, kSubBlock), other);
       }
       std::swap(tiles, other);
     }
@@ -386,7 +471,7 @@ void OneGroup(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int6
 
 // The same for BF16 weights, which need no decoding: tiles are loaded from where they lie.
 void OneGroupBf16(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
-                  Prefetcher& ahead) {
+                  Lookahead& ahead) {
   const int64_t in_row_bytes = x.group * 4;
   const int64_t in_tile = 16 * in_row_bytes;
   const int64_t stride = w.row_bytes();
@@ -398,7 +483,8 @@ void OneGroupBf16(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, 
     _tile_zero(0);
     _tile_zero(2);
     for (int64_t step = 0; step < x.k / 32; ++step) {
-      ahead.Advance(kSubBlock * 64);
+      ahead.Aim(n0 + b, step * 64);
+      for (int64_t r = 0; r < kSubBlock; ++r) ahead.Row<1>(r);
       _tile_loadd(4, upper + step * 64, stride);
       _tile_loadd(6, input + step * in_tile, in_row_bytes);
       _tile_dpbf16ps(0, 4, 6);
@@ -413,16 +499,18 @@ void OneGroupBf16(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, 
 }
 
 // Fewer than 32 rows at the end of a weight: the missing ones are zero.
-void ShortBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t rows, float* out,
-                int64_t out_stride, std::byte* weights, float* spare, Prefetcher& ahead) {
+template <class Rows>
+void ShortBlock(const PackedInput& x, Rows source, int64_t n0, int64_t rows, float* out, int64_t out_stride,
+                std::byte* weights, float* spare) {
   const int64_t in_row_bytes = x.group * 4;
   const int64_t group_bytes = x.k * x.group * 2;
   const auto* input = static_cast<const std::byte*>(x.data);
   std::memset(weights, 0, kChunkBytes);
+  source.CheckScales(n0, rows);
   for (int64_t g = 0; g < x.groups(); ++g) {
     for (int64_t k0 = 0; k0 < x.k; k0 += kChunk) {
       const int64_t chunk = std::min(kChunk, x.k - k0);
-      DecodeRows(w, n0, 0, rows, k0, chunk, weights, ahead);
+      DecodeChunk(source, n0, rows, k0, chunk, weights);
       Multiply<false>(weights, input + g * group_bytes + k0 / 32 * (16 * in_row_bytes), nullptr, chunk / 32,
                       in_row_bytes, k0 == 0, spare, nullptr);
     }
@@ -432,25 +520,24 @@ void ShortBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, in
   }
 }
 
-void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows next, float* out,
-                 std::byte* scratch) {
+template <class Rows>
+void BlockOf(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows next, float* out,
+             std::byte* scratch) {
   ConfigureTiles(x.group);
-  Prefetcher ahead(w, n0, n1, next, x.groups() == 1 ? kSubBlock : kRowBlock);
+  const int64_t groups = x.groups();
+  Lookahead ahead(w, n1, next, groups == 1);
   std::byte* weights = scratch + (64 - reinterpret_cast<uintptr_t>(scratch) % 64) % 64;
   auto* sums = reinterpret_cast<float*>(weights + kRowBlock / kSubBlock * kChunkBytes);
   const int64_t rows = n1 - n0;
   const int64_t whole = rows / kSubBlock * kSubBlock;
-  const int64_t groups = x.groups();
   if (whole > 0) {
     // Sums by sub-block and group; then every row's outputs side by side.
-    if (groups == 1 && w.dtype == DType::kBF16) {
+    if (groups > 1) {
+      ManyRows(x, Rows(w, ahead), n0, whole, sums, weights);
+    } else if constexpr (std::is_same_v<Rows, Bf16Rows>) {
       OneGroupBf16(x, w, n0, whole, sums, ahead);
-    } else if (groups == 1 && w.dtype == DType::kF4E2M1) {
-      OneGroup<DecodeFp4, 256>(x, w, n0, whole, sums, weights, ahead);
-    } else if (groups == 1) {
-      OneGroup<DecodeFp8, 128>(x, w, n0, whole, sums, weights, ahead);  // one scale a chunk
     } else {
-      ManyRows(x, w, n0, whole, sums, weights, ahead);
+      OneGroup(x, Rows(w, ahead), n0, whole, sums, weights);
     }
     for (int64_t b = 0; b < whole / kSubBlock; ++b) {
       for (int64_t g = 0; g < groups; ++g) {
@@ -459,12 +546,24 @@ void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, i
       }
     }
   }
-  if (whole < rows) ShortBlock(x, w, n0 + whole, rows - whole, out + whole, rows, weights, sums, ahead);
+  if (whole < rows) ShortBlock(x, Rows(w, ahead), n0 + whole, rows - whole, out + whole, rows, weights, sums);
+}
+
+void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows next, float* out,
+                 std::byte* scratch) {
+  if (w.dtype == DType::kF8E4M3) {
+    BlockOf<Fp8Rows>(x, w, n0, n1, next, out, scratch);
+  } else if (w.dtype == DType::kF4E2M1) {
+    BlockOf<Fp4Rows>(x, w, n0, n1, next, out, scratch);
+  } else {
+    BlockOf<Bf16Rows>(x, w, n0, n1, next, out, scratch);
+  }
 }
 
 inline uint32_t Bf16Bits(float exact) { return std::bit_cast<uint32_t>(exact) >> 16; }
 
-// Sixteen rows: 32 inputs of each become a register of bf16 pairs, transposed into a tile's order. k is a multiple of 32.
+// Sixteen rows: 32 inputs of each become a register of bf16 pairs, transposed into a tile's order. k is a multiple
+// of 32.
 void PackFullGroup(const float* const* rows, int64_t k, InputLayout layout, uint32_t* dst) {
   alignas(64) std::array<uint16_t, 32> order;
   for (int i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(2 * i + 1);  // upper halves of 2 x 16 floats
@@ -475,7 +574,7 @@ void PackFullGroup(const float* const* rows, int64_t k, InputLayout layout, uint
   const auto words = [&](const float* at) {  // 32 inputs
     return _mm512_permutex2var_epi16(_mm512_loadu_si512(at), upper, _mm512_loadu_si512(at + 16));
   };
-  const auto put = [&](__m512i (&tile)[16], int64_t first_input) {
+  const auto put = [&](__m512i(&tile)[16], int64_t first_input) {
     Transpose16(tile);
     for (int j = 0; j < 16; ++j) _mm512_storeu_si512(dst + (first_input / 2 + j) * 16, tile[j]);
   };
@@ -486,7 +585,8 @@ void PackFullGroup(const float* const* rows, int64_t k, InputLayout layout, uint
       for (int m = 0; m < 16; ++m) {
         const float* row = rows[m] + i;
         const __m512i a = words(row), b = words(row + 32), c = words(row + 64), d = words(row + 96);
-        const __m512i even_low = _mm512_permutex2var_epi16(a, even, b), even_high = _mm512_permutex2var_epi16(c, even, d);
+        const __m512i even_low = _mm512_permutex2var_epi16(a, even, b),
+                      even_high = _mm512_permutex2var_epi16(c, even, d);
         const __m512i odd_low = _mm512_permutex2var_epi16(a, odd, b), odd_high = _mm512_permutex2var_epi16(c, odd, d);
         tiles[0][m] = _mm512_permutex2var_epi16(even_low, even, even_high);
         tiles[1][m] = _mm512_permutex2var_epi16(odd_low, even, odd_high);

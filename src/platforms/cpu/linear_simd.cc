@@ -131,8 +131,8 @@ HWY_INLINE void Tile(DF d, const float* HWY_RESTRICT weights, const float* HWY_R
   }
 }
 
-void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows /*next*/, float* out,
-                 std::byte* scratch) {
+void LinearBlock(const PackedInput& x, const ops::LinearWeight& w, int64_t n0, int64_t n1, NextRows /*next*/,
+                 float* out, std::byte* scratch) {
   const DF d;
   const int64_t lanes = hn::Lanes(d);
   const int64_t k_padded = (x.k + 15) / 16 * 16;

@@ -193,7 +193,8 @@ TEST_F(CheckpointFaults, MoreLayersThanConfigured) {
     (*config)["num_hidden_layers"] = 4;
     (*config)["compress_ratios"] = {0, 4, 128, 4, 0};
   });
-  ExpectFailure(Run({"--max-tokens", "1"}), 3, "expected 4 layers (num_hidden_layers in config.json), found also layers.4");
+  ExpectFailure(Run({"--max-tokens", "1"}), 3,
+                "expected 4 layers (num_hidden_layers in config.json), found also layers.4");
 }
 
 TEST_F(CheckpointFaults, FewerLayersThanConfigured) {

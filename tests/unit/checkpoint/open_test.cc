@@ -375,7 +375,8 @@ TEST_F(OpenTest, MissingMisshapenAndUnexpectedTensorsAreNamed) {
   tensors["layers.4.attn_norm.weight"] = tensors["norm.weight"];
   tensors["layers.5.attn_norm.weight"] = tensors["norm.weight"];
   Write(tensors);
-  ExpectError(Open(), kInvalid, {"expected 4 layers (num_hidden_layers in config.json)", "found also layers.4, layers.5"});
+  ExpectError(Open(), kInvalid,
+              {"expected 4 layers (num_hidden_layers in config.json)", "found also layers.4, layers.5"});
 }
 
 TEST_F(OpenTest, TwoSpellingsOfOneTensorAreAnError) {
