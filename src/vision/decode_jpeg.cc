@@ -74,6 +74,7 @@ class JpegReader {
 
   absl::Status error() const {
     if (truncated_) return Truncated("JPEG", bytes_.size());
+    if (out_of_memory_) return ResourceExhausted("JPEG image: not enough memory to decode it");
     return InvalidArgument("JPEG image: {}", message_.data());
   }
 
@@ -83,6 +84,7 @@ class JpegReader {
     return *static_cast<JpegReader*>(info->client_data);
   }
   static void OnError(j_common_ptr info) {
+    Self(info).out_of_memory_ = info->err->msg_code == JERR_OUT_OF_MEMORY;
     info->err->format_message(info, Self(info).message_.data());
     std::longjmp(Self(info).jump_, 1);
   }
@@ -150,6 +152,7 @@ class JpegReader {
   std::jmp_buf jump_ = {};
   std::array<char, JMSG_LENGTH_MAX> message_ = {};
   bool truncated_ = false;
+  bool out_of_memory_ = false;
 };
 
 }  // namespace

@@ -69,12 +69,13 @@ class PngReader {
 
   absl::Status error() const {
     if (truncated_) return Truncated("PNG", bytes_.size());
+    if (out_of_memory_) return ResourceExhausted("PNG image: not enough memory to decode it");
     return InvalidArgument("PNG image: {}", message_.data());
   }
 
  private:
   bool FailMemory() {
-    std::snprintf(message_.data(), message_.size(), "not enough memory for its header");
+    out_of_memory_ = true;
     return false;
   }
   static void OnError(png_structp png, png_const_charp message) {
@@ -99,6 +100,7 @@ class PngReader {
   std::jmp_buf jump_ = {};
   std::array<char, 256> message_ = {};
   bool truncated_ = false;
+  bool out_of_memory_ = false;
 };
 
 uint32_t BigEndian32(const uint8_t* p) {
