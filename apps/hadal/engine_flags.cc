@@ -18,6 +18,13 @@ void EngineFlags::Register(CLI::App* app) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str()
       ->group(model);
+  app->add_option(
+         "--mmap", mmap_,
+         "off: copy the weights into huge pages, which are read faster; on: use the mapped files, which several "
+         "processes share; auto: off from 64 MiB on")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(model);
   app->add_option("--max-model-len", options_.max_model_len,
                   fmt::format("Context in tokens, prompt and answer together [min(the model's, {}), less if memory "
                               "is short]",
@@ -55,6 +62,9 @@ void EngineFlags::Register(CLI::App* app) {
 std::unique_ptr<runtime::Engine> EngineFlags::Load(int* code) const {
   runtime::EngineOptions options = options_;
   options.load_format = load_format_ == "dummy" ? runtime::LoadFormat::kDummy : runtime::LoadFormat::kAuto;
+  options.weight_memory = mmap_ == "on"    ? runtime::WeightMemory::kMapped
+                          : mmap_ == "off" ? runtime::WeightMemory::kCopy
+                                           : runtime::WeightMemory::kAuto;
   options.model.device = device_;
   options.model.numerics = numerics_;
   options.model.isa = isa_;

@@ -24,6 +24,7 @@ class EngineFlags {
  private:
   std::string model_;
   std::string load_format_ = "auto";
+  std::string mmap_ = "auto";
   std::string device_ = "auto";
   std::string numerics_ = "published";
   std::string isa_ = "auto";

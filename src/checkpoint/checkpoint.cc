@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <unordered_map>
 
+#include "base/memory_region.h"
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "checkpoint/shard_index.h"
 #include "checkpoint/stacked_experts.h"
 #include "checkpoint/tensor_table.h"
@@ -23,6 +25,7 @@ struct Checkpoint::State {
   std::vector<TensorEntry> tensors;
   std::unordered_map<std::string_view, size_t> index;  // keys live in tensors
   std::vector<std::unique_ptr<std::byte[]>> copies;    // of misaligned tensors
+  MemoryRegion memory;                                 // of all, after CopyToMemory
   int64_t realigned_bytes = 0;
   int64_t tensor_bytes = 0;
   DraftKind draft = DraftKind::kNone;
@@ -244,6 +247,54 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   HADAL_RETURN_IF_ERROR(state->CheckAgainstTable());
   state->Realign();
   return std::unique_ptr<Checkpoint>(new Checkpoint(std::move(state)));
+}
+
+absl::Status Checkpoint::CopyToMemory(int threads, absl::FunctionRef<void(int64_t)> report) {
+  constexpr int64_t kAlignment = 64, kPiece = 8 << 20;
+  struct Piece {
+    std::byte* to;
+    const std::byte* from;
+    int64_t bytes;
+  };
+  int64_t total = 0;
+  for (const TensorEntry& entry : state_->tensors) total += (entry.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  HADAL_ASSIGN_OR_RETURN(state_->memory, MemoryRegion::Map(static_cast<size_t>(total), "the weights"));
+  // In the order of the files, a round of pieces at a time, so that the disk reads forward.
+  std::vector<TensorEntry*> order;
+  for (TensorEntry& entry : state_->tensors) order.push_back(&entry);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->data < b->data; });
+  ThreadPool pool(std::max(threads, 1));
+  std::vector<Piece> round;
+  std::vector<TensorEntry> mapped;  // of the round
+  int64_t done = 0;
+  int64_t in_round = 0;
+  const auto copy_round = [&] {
+    pool.ParallelFor(static_cast<int64_t>(round.size()),
+                     [&](int64_t i, int) { std::memcpy(round[i].to, round[i].from, round[i].bytes); });
+    for (const TensorEntry& entry : mapped) ReleasePages(entry);
+    done += in_round;
+    in_round = 0;
+    round.clear();
+    mapped.clear();
+    report(done);
+  };
+  std::byte* at = state_->memory.data();
+  for (TensorEntry* entry : order) {
+    Prefetch(*entry);
+    for (int64_t i = 0; i < entry->bytes; i += kPiece) {
+      const int64_t bytes = std::min(kPiece, entry->bytes - i);
+      round.push_back({at + i, entry->data + i, bytes});
+      in_round += bytes;
+    }
+    mapped.push_back(*entry);
+    if (in_round >= 8 * kPiece * pool.threads()) copy_round();
+    entry->data = at;
+    entry->droppable = false;
+    at += (entry->bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  copy_round();
+  state_->memory.MakeReadOnly();
+  return absl::OkStatus();
 }
 
 const ModelConfig& Checkpoint::config() const { return state_->config; }

@@ -1,7 +1,6 @@
 // Writing synthetic checkpoints, and the same weights in memory.
 #include "checkpoint/synth.h"
 
-#include <sys/mman.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "base/memory_region.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "checkpoint/memory_plan.h"
@@ -155,14 +155,9 @@ absl::StatusOr<SynthReport> WriteSyntheticCheckpoint(const ModelConfig& config, 
 
 struct DummyWeights::State {
   ModelConfig config;
-  void* memory = MAP_FAILED;
-  size_t bytes = 0;
+  MemoryRegion memory;
   std::vector<TensorEntry> tensors;
   std::unordered_map<std::string_view, size_t> index;  // keys live in tensors
-
-  ~State() {
-    if (memory != MAP_FAILED) munmap(memory, bytes);
-  }
 };
 
 DummyWeights::DummyWeights(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -181,18 +176,10 @@ absl::StatusOr<std::unique_ptr<DummyWeights>> DummyWeights::Create(const ModelCo
     offsets.push_back(total);
     total += (SpecBytes(spec) + kAlignment - 1) / kAlignment * kAlignment;
   }
-  state->bytes = static_cast<size_t>(total);
-  state->memory =
-      mmap(nullptr, state->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (state->memory == MAP_FAILED) {
-    return ResourceExhausted("cannot map {} for dummy weights: {}", BytesText(total), std::strerror(errno));
-  }
-  // Huge pages: filling may take longer, but page walks cost a memory-bound decode half its speed in a virtual machine
-  // (docs/performance.md). Small shapes do not need them.
-  if (state->bytes >= (size_t{256} << 20)) madvise(state->memory, state->bytes, MADV_HUGEPAGE);
+  HADAL_ASSIGN_OR_RETURN(state->memory, MemoryRegion::Map(static_cast<size_t>(total), "dummy weights"));
 
   const RandomWeights weights(config, specs, options.seed);
-  std::byte* base = static_cast<std::byte*>(state->memory);
+  std::byte* base = state->memory.data();
   ThreadPool pool(std::max(threads, 1));
   pool.ParallelFor(static_cast<int64_t>(specs.size()), [&](int64_t i, int) {
     std::byte* at = base + offsets[i];
@@ -202,7 +189,7 @@ absl::StatusOr<std::unique_ptr<DummyWeights>> DummyWeights::Create(const ModelCo
       return true;
     });
   });
-  mprotect(state->memory, state->bytes, PROT_READ);
+  state->memory.MakeReadOnly();
   for (size_t i = 0; i < specs.size(); ++i) {
     state->tensors.push_back({.name = specs[i].name,
                               .dtype = specs[i].preferred,

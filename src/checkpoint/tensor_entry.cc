@@ -57,6 +57,10 @@ void DropPages(const TensorEntry& entry) {
   Advise(entry, MADV_DONTNEED, false);  // out of this process in any case
 }
 
+void ReleasePages(const TensorEntry& entry) {
+  if (entry.droppable) Advise(entry, MADV_DONTNEED, false);
+}
+
 absl::StatusOr<const TensorEntry*> WeightSource::Get(std::string_view name) const {
   const TensorEntry* entry = Find(name);
   if (entry == nullptr) return NotFound("tensor \"{}\" is not in the checkpoint", name);

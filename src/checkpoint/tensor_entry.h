@@ -48,9 +48,11 @@ std::string ShapeText(const std::vector<int64_t>& shape);
 absl::StatusOr<std::vector<float>> ReadFloats(const TensorEntry& entry);
 
 // Hints to the kernel about the mapped pages that hold the entry; no effect on values. Prefetch starts reading them;
-// DropPages lets them go after a copy to a device was made (field report B121).
+// DropPages lets them go after a copy to a device was made (field report B121), ReleasePages lets go of this process's
+// hold only, so that the next start finds the file in memory.
 void Prefetch(const TensorEntry& entry);
 void DropPages(const TensorEntry& entry);
+void ReleasePages(const TensorEntry& entry);
 
 // Where weights come from: Checkpoint (files) or DummyWeights (random). Thread-safe for concurrent readers.
 class WeightSource {

@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& source, 
       engine->Report("checking values");
       HADAL_RETURN_IF_ERROR(engine->checkpoint_->CheckValues());
     }
-    engine->ReadWeights();
+    HADAL_RETURN_IF_ERROR(engine->ReadWeights());
   }
   engine->Report("preparing the model");
   HADAL_ASSIGN_OR_RETURN(engine->model_, models::CreateModel(*engine->weights_, engine->options_.model));
@@ -184,11 +184,17 @@ absl::Status Engine::MakeDummyWeights() {
   return absl::OkStatus();
 }
 
-// Brings the mapped files into memory in their order, which is the fastest way to read them, and the first answers then
-// do not wait for the disk.
-void Engine::ReadWeights() const {
-  constexpr int64_t kPage = 4096, kReportEvery = 64 << 20;
+// Copies the weights, or brings the mapped files into memory in their order, which is the fastest way to read them: the
+// first answers then do not wait for the disk.
+absl::Status Engine::ReadWeights() {
+  constexpr int64_t kPage = 4096, kReportEvery = 64 << 20, kWorthCopying = 64 << 20;
   const int64_t total = checkpoint_->tensor_bytes();
+  if (options_.weight_memory == WeightMemory::kCopy ||
+      (options_.weight_memory == WeightMemory::kAuto && total >= kWorthCopying)) {
+    const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
+    return checkpoint_->CopyToMemory(
+        threads, [&](int64_t copied) { Report("reading weights", std::min(copied, total), total); });
+  }
   int64_t done = 0, reported = 0;
   for (const checkpoint::TensorEntry& entry : checkpoint_->tensors()) {
     checkpoint::Prefetch(entry);
@@ -201,6 +207,7 @@ void Engine::ReadWeights() const {
     Report("reading weights", std::min(done, total), total);
   }
   Report("reading weights", total, total);
+  return absl::OkStatus();
 }
 
 text::Dialect Engine::dialect() const {

@@ -37,6 +37,13 @@ struct LoadProgress {
   int64_t total = 0;
 };
 
+// Where the weights lie while the engine runs.
+enum class WeightMemory {
+  kAuto,    // a copy where it pays: checkpoints of 64 MiB and more
+  kCopy,    // in huge pages of memory (Checkpoint::CopyToMemory)
+  kMapped,  // the files, mapped: starts at once, and several processes share them
+};
+
 struct EngineOptions {
   LoadFormat load_format = LoadFormat::kAuto;
   std::string tokenizer;       // file or directory; empty: the model's directory
@@ -45,9 +52,10 @@ struct EngineOptions {
   int64_t max_batch_tokens = 512;
   int64_t max_seqs = 1;
   models::ModelOptions model;  // `limits` is filled by Load
-  bool check_memory = true;    // refuse what does not fit
-  bool check_values = true;    // read scales and routing tables (Checkpoint::CheckValues)
-  bool check_logits = true;    // runtime/startup_check.h
+  WeightMemory weight_memory = WeightMemory::kAuto;
+  bool check_memory = true;  // refuse what does not fit
+  bool check_values = true;  // read scales and routing tables (Checkpoint::CheckValues)
+  bool check_logits = true;  // runtime/startup_check.h
   uint64_t dummy_seed = 0;
   std::function<void(const LoadProgress&)> progress;  // may be empty
 };
@@ -105,12 +113,12 @@ class Engine {
   absl::StatusOr<checkpoint::MemoryPlan> Plan(int64_t context) const;
   absl::Status FitMemory();
   absl::Status MakeDummyWeights();
-  void ReadWeights() const;
+  absl::Status ReadWeights();
   const checkpoint::ModelConfig& planned_config() const;
 
   EngineOptions options_;
   std::unique_ptr<checkpoint::WeightSource> weights_;
-  const checkpoint::Checkpoint* checkpoint_ = nullptr;      // weights_, if it is one
+  checkpoint::Checkpoint* checkpoint_ = nullptr;            // weights_, if it is one
   std::optional<checkpoint::ModelConfig> dummy_config_;     // until the dummy weights are made
   std::optional<checkpoint::GenerationConfig> generation_;  // absent: the usual defaults
   std::vector<std::string> warnings_;

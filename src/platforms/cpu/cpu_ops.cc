@@ -129,7 +129,10 @@ size_t CpuOps::WorkspaceBytes(const ops::WorkspaceSpec& spec) const {
 
 absl::Status CpuOps::Reserve(const ops::WorkspaceSpec& spec) {
   HADAL_CHECK(spec.hc_mult <= 8);
-  HADAL_RETURN_IF_ERROR(workspace_.Grow(Carve(spec, nullptr)));
+  const size_t bytes = Carve(spec, nullptr);
+  if (bytes > workspace_.size()) {
+    HADAL_ASSIGN_OR_RETURN(workspace_, MemoryRegion::Map(bytes, "scratch"));
+  }
   Carve(spec, workspace_.data());
   spec_ = spec;
   return absl::OkStatus();

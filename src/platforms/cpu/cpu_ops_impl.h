@@ -4,10 +4,11 @@
 #include <memory>
 #include <vector>
 
+#include "base/memory_region.h"
 #include "base/thread_pool.h"
+#include "platforms/cpu/carver.h"
 #include "platforms/cpu/cpu_ops.h"
 #include "platforms/cpu/linear.h"
-#include "platforms/cpu/workspace.h"
 
 namespace hadal::cpu {
 
@@ -102,7 +103,7 @@ class CpuOps final : public ops::Ops {
   LinearBackend simd_;
   LinearBackend amx_;  // the simd backend again where there is no AMX
   ops::WorkspaceSpec spec_;
-  Workspace workspace_;
+  MemoryRegion workspace_;
   std::vector<WorkerScratch> workers_;
   // Packed inputs of Linear, one for each (layout, quantised); those of GroupedLinear, one behind the other.
   static constexpr int kPackVariants = 6;

@@ -135,6 +135,11 @@ TEST(Run, ThreadsAndInstructionSetsDoNotChangeTheText) {
   EXPECT_EQ(RunJson({"What is 478 + 365?", "--numerics", "f32"})["text"], want["text"]);
 }
 
+TEST(Run, CopiedWeightsGiveTheSameText) {
+  const json want = RunJson({"What is 478 + 365?", "--mmap", "on"});
+  EXPECT_EQ(RunJson({"What is 478 + 365?", "--mmap", "off"})["token_ids"], want["token_ids"]);
+}
+
 TEST(Run, DummyWeights) {
   const json out = RunJson({"hi", "--load-format", "dummy", "--max-tokens", "3", "--ignore-eos"});
   EXPECT_EQ(out["token_ids"].size(), 3u);

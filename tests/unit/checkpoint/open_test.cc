@@ -138,6 +138,28 @@ TEST(BundledModel, OpensWithoutWarnings) {
   ASSERT_OK((*ckpt)->CheckValues());
 }
 
+TEST(BundledModel, CopyToMemoryKeepsEveryByte) {
+  const auto mapped = Checkpoint::Open(test::BundledModel());
+  const auto copied = Checkpoint::Open(test::BundledModel());
+  ASSERT_TRUE(mapped.ok() && copied.ok());
+  int64_t done = 0;
+  ASSERT_OK((*copied)->CopyToMemory(2, [&](int64_t bytes) {
+    EXPECT_GE(bytes, done);
+    done = bytes;
+  }));
+  EXPECT_EQ(done, (*copied)->tensor_bytes());
+  for (size_t i = 0; i < (*mapped)->tensors().size(); ++i) {
+    const TensorEntry& want = (*mapped)->tensors()[i];
+    const TensorEntry& got = (*copied)->tensors()[i];
+    EXPECT_NE(got.data, want.data);
+    EXPECT_FALSE(got.droppable);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(got.data) % 64, 0u);
+    ASSERT_EQ(got.bytes, want.bytes);
+    EXPECT_EQ(std::memcmp(got.data, want.data, want.bytes), 0) << want.name;
+  }
+  ASSERT_OK((*copied)->CheckValues());
+}
+
 // KiB of file pages that this process has mapped in.
 int64_t ResidentFileKib() {
   std::ifstream status("/proc/self/status");

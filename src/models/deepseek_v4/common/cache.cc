@@ -1,7 +1,5 @@
 #include "models/deepseek_v4/common/cache.h"
 
-#include <sys/mman.h>
-
 #include <numeric>
 
 #include "base/status.h"
@@ -67,20 +65,9 @@ size_t Cache::Bytes(const checkpoint::ModelConfig& config, const ModelLimits& li
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
                                                      DType act) {
   std::unique_ptr<Cache> cache(new Cache());
-  cache->size_ = Bytes(config, limits, act);
-  void* mapped =
-      mmap(nullptr, cache->size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) {
-    return ResourceExhausted("cannot reserve {} bytes of cache for {} sequences of {} positions", cache->size_,
-                             limits.max_seqs, limits.max_context);
-  }
-  cache->data_ = static_cast<std::byte*>(mapped);
-  cache->Carve(config, limits, act, cache->data_);
+  HADAL_ASSIGN_OR_RETURN(cache->memory_, MemoryRegion::Map(Bytes(config, limits, act), "the cache"));
+  cache->Carve(config, limits, act, cache->memory_.data());
   return cache;
-}
-
-Cache::~Cache() {
-  if (data_ != nullptr) munmap(data_, size_);
 }
 
 }  // namespace hadal::models::deepseek_v4

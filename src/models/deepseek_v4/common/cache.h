@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/memory_region.h"
 #include "checkpoint/model_config.h"
 #include "models/model.h"
 #include "ops/tensor.h"
@@ -32,9 +33,6 @@ class Cache {
   static size_t Bytes(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
   static absl::StatusOr<std::unique_ptr<Cache>> Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
                                                        DType act);
-  ~Cache();
-  Cache(const Cache&) = delete;
-  Cache& operator=(const Cache&) = delete;
 
   // Main layers, then MTP blocks.
   const LayerCache& layer(int64_t i) const { return layers_[i]; }
@@ -46,8 +44,7 @@ class Cache {
 
   std::vector<LayerCache> layers_;
   std::vector<std::unique_ptr<std::vector<int32_t>>> tables_;
-  std::byte* data_ = nullptr;
-  size_t size_ = 0;
+  MemoryRegion memory_;
 };
 
 }  // namespace hadal::models::deepseek_v4

@@ -1,7 +1,5 @@
 #include "models/deepseek_v4/common/model.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -24,10 +22,6 @@ Model::Model(const checkpoint::ModelConfig& config, std::unique_ptr<ops::Ops> op
       ops_(std::move(ops)),
       plain_freqs_(RopeFrequencies(config.rope_theta, config.qk_rope_head_dim)),
       compressed_freqs_(YarnFrequencies(config.compress_rope_theta, config.qk_rope_head_dim, config.rope_scaling)) {}
-
-Model::~Model() {
-  if (memory_ != nullptr) munmap(memory_, memory_bytes_);
-}
 
 ModelMemory Model::Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
   StepBuffers unused;
@@ -57,12 +51,9 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSou
   HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights));
   HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, model->ops_->act()));
   HADAL_RETURN_IF_ERROR(model->ops_->Reserve(WorkspaceFor(c, limits)));
-  model->memory_bytes_ = CarveStepBuffers(c, limits, model->ops_->act(), nullptr, model->buffers_);
-  void* mapped =
-      mmap(nullptr, model->memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) return ResourceExhausted("cannot reserve {} bytes of step buffers", model->memory_bytes_);
-  model->memory_ = static_cast<std::byte*>(mapped);
-  CarveStepBuffers(c, limits, model->ops_->act(), model->memory_, model->buffers_);
+  const size_t bytes = CarveStepBuffers(c, limits, model->ops_->act(), nullptr, model->buffers_);
+  HADAL_ASSIGN_OR_RETURN(model->memory_, MemoryRegion::Map(bytes, "the buffers of a step"));
+  CarveStepBuffers(c, limits, model->ops_->act(), model->memory_.data(), model->buffers_);
   return model;
 }
 

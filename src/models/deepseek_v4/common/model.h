@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/memory_region.h"
 #include "checkpoint/tensor_entry.h"
 #include "models/deepseek_v4/common/cache.h"
 #include "models/deepseek_v4/common/weights.h"
@@ -47,7 +48,6 @@ class Model final : public models::Model {
                                                        std::unique_ptr<ops::Ops> ops, const ModelLimits& limits);
   // What Create would reserve beside the weights.
   static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits);
-  ~Model() override;
 
   const checkpoint::ModelConfig& config() const override { return config_; }
   const ModelLimits& limits() const override { return limits_; }
@@ -78,8 +78,7 @@ class Model final : public models::Model {
   std::unique_ptr<Cache> cache_;
   std::vector<float> plain_freqs_;       // layers of ratio 0 and MTP blocks
   std::vector<float> compressed_freqs_;  // every other layer
-  std::byte* memory_ = nullptr;
-  size_t memory_bytes_ = 0;
+  MemoryRegion memory_;
   StepBuffers buffers_;  // sized for max_batch_tokens
   StepBuffers step_;     // the same, cut to the rows of this step
   ops::BatchRows batch_;
