@@ -45,8 +45,8 @@ struct DecodeOptions {
 
 // Values, where there is a choice:
 // - Grey is replicated, palettes are expanded, CMYK follows Pillow's formula with Adobe's inverted values.
-// - Of 16-bit channels the high byte is taken. Pillow does so for all but plain grey, where it clips values above 255 to
-//   white, which no photograph survives.
+// - Of 16-bit channels the high byte is taken. Pillow does so for all but plain grey, where it clips values above 255,
+//   which makes photographs white.
 // - An animation's first frame may cover a part of the canvas; the rest is black (kDrop) or white (kWhite).
 //
 // InvalidArgument for everything that is wrong with the bytes: another format (the message names it), a file or picture
