@@ -19,6 +19,10 @@ struct ModelLimits {
   int64_t max_context = 4096;      // positions per sequence
   int64_t max_batch_tokens = 512;  // rows of one step
   int64_t max_logit_rows = 1;      // rows of one step whose logits are asked for
+  // First of the five consecutive ids of image tokens (start, pad, image, newline, end), from the tokenizer; 0: a step
+  // has none.
+  int32_t image_first_id = 0;
+  bool images = false;  // EncodeImage is called; without, a vision checkpoint's tower is not built
 };
 
 // What the model keeps besides the weights, in bytes.
@@ -48,6 +52,20 @@ struct StepInput {
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted
   float* logits = nullptr;              // [logit_rows, vocab], host memory
   StepObserver* observer = nullptr;
+  // Vision: per row the embedding that stands in for that of its id, [hidden] act; null: the id's own. Empty: none.
+  std::span<const void* const> embeddings = {};
+  // Vision: tokens of its image span that a row sees on its left and right (spec vision-and-cache 5.1); both or neither.
+  // Every row of a span has to be in the step. Draft ignores them.
+  std::span<const int32_t> left_visible = {};
+  std::span<const int32_t> right_visible = {};
+};
+
+// One preprocessed image.
+struct ImagePatches {
+  std::span<const uint8_t> pixels;  // [rows*cols, 3, p, p]
+  int64_t rows = 0;                 // of patches
+  int64_t cols = 0;
+  std::span<const int32_t> order;  // aligner row of each image token
 };
 
 class Model {
@@ -66,6 +84,10 @@ class Model {
   // that step's residual streams with ids[i], the token that follows it (spec deepseek-v4-text 4). Unimplemented when
   // the checkpoint has no such block.
   virtual absl::Status Draft(int block, const StepInput& step) = 0;
+
+  // Embeddings of an image's tokens, in their order: out [order.size(), hidden] act. FailedPrecondition where there is no
+  // vision tower; InvalidArgument for sizes that do not fit.
+  virtual absl::Status EncodeImage(const ImagePatches& image, ops::Tensor out);
 };
 
 }  // namespace hadal::models

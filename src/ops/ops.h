@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -47,6 +48,7 @@ struct WorkspaceSpec {
   int64_t max_compressed_rows = 0;  // rows the indexer may score for one query
   int64_t index_heads = 0;
   int64_t index_head_dim = 0;
+  int64_t vision_rows = 0;  // patches of the largest image
 };
 
 // How a linear layer treats its input (spec 3.1 "Quantised linear", "Not activation-quantised").
@@ -59,6 +61,7 @@ struct LinearTarget {
   const LinearWeight* weight;
   Tensor out;  // [T, n], act or kF32
   InputQuant quant;
+  Vector bias = {};  // [n], added in fp32 before the one rounding; empty: none
 };
 
 struct HcWeights {
@@ -222,6 +225,43 @@ struct MtpCombineArgs {
   Tensor streams;  // [T, hc*d] act
 };
 
+// Attention of every patch over all patches of its image (spec vision-and-cache 3 steps 4 to 6).
+struct VisionAttentionArgs {
+  Tensor qkv;  // [N, 3*H*D] act: queries, keys, values; not changed
+  int64_t heads = 0;
+  int64_t head_dim = 0;  // D, a multiple of 4
+  // Angles of patch n at [n, D/2]; dims i and i + D/2 of a head are a pair. Rotated queries and keys are rounded to act.
+  RopeAngles rope;
+  Tensor packed;  // [3*H*N, D] act: scratch
+  Tensor out;     // [N, H*D] act; softmax in fp32, scale D^-1/2
+};
+
+// Rows for attention over one flat workspace, as platforms need them that gather cache rows first (spec
+// vision-and-cache 5.6; 5.5 for the workspace): for each query the workspace rows of its chosen compressed entries, then
+// of its window. All pointers are to host memory.
+struct CombineIndicesArgs {
+  std::span<const int32_t> topk;             // [T, top_k] entries of the request, -1: none
+  std::span<const int32_t> query_start_loc;  // [B+1] first query of each request; may start above 0
+  std::span<const int32_t> seq_lens;         // [B] positions up to the end of this step
+  std::span<const int32_t> gather_lens;      // [B] window rows in the workspace, the last of seq_lens
+  int64_t window = 0;                        // W
+  int64_t ratio = 1;                         // r
+  int64_t top_k = 0;                         // K; 0: no compressed entries
+  int64_t rows_per_request = 0;              // M
+  int64_t compressed_rows = 0;               // N: window rows of a request begin at row N of its M
+  // Room for the widest image span in every row of a vision model, whether or not the batch has images: the shapes of
+  // buffers must not depend on the batch.
+  int64_t max_image_tokens = 0;
+  // [T] tokens of its image span that a query sees on its left and right; both or neither.
+  std::optional<std::span<const int32_t>> left_visible;
+  std::optional<std::span<const int32_t>> right_visible;
+  std::span<int32_t> indices;  // [T, CombinedWidth], -1 padded
+  std::span<int32_t> lens;     // [T] used columns, those of -1 among the compressed included
+};
+
+// Columns of the result: K + W + max_image_tokens, rounded up to 128.
+int64_t CombinedWidth(const CombineIndicesArgs& args);
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -265,6 +305,24 @@ class Ops {
 
   // streams[t][s] = act(e[t] + h[t][s]) (spec 4).
   virtual void MtpCombine(const MtpCombineArgs& args) = 0;
+
+  // Vision (spec deepseek-v4-vision-and-cache).
+  // streams[t][s] = rows[t], [d] act, for all hc streams where rows[t] is not null (4.1).
+  virtual void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, Tensor streams) = 0;
+  // out = act((u8/255 - 0.5) / 0.5) (2.4). pixels: [out.rows, out.cols].
+  virtual void NormalisePixels(const uint8_t* pixels, Tensor out) = 0;
+  virtual void VisionAttention(const VisionAttentionArgs& args) = 0;
+  // x = act(x + y).
+  virtual void Add(Tensor x, Tensor y) = 0;
+  // out = act(act(silu(g)) * u) with g the left and u the right half of gate_up [N, 2F] (3 step 7).
+  virtual void SiluMul(Tensor gate_up, Tensor out) = 0;
+  // x = act(x/2 * (1 + erf(x/sqrt(2)))) (3, aligner).
+  virtual void Gelu(Tensor x) = 0;
+  // The aligner's input: of x [rows*cols, C], in raster order, squares of `edge` x `edge` become rows of out
+  // [ceil(rows/edge)*ceil(cols/edge), C*edge*edge], feature c*edge*edge + y*edge + x, zero beyond the border (3).
+  virtual void UnfoldGrid(Tensor x, int64_t rows, int64_t cols, int64_t edge, Tensor out) = 0;
+  // InvalidArgument if only one of left_visible and right_visible is given, or a size does not fit.
+  virtual absl::Status CombineTopkSwaIndices(const CombineIndicesArgs& args) = 0;
 };
 
 }  // namespace hadal::ops

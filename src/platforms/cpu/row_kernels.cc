@@ -362,7 +362,7 @@ void IndexScoresRows(const float* HWY_RESTRICT qt, const float* HWY_RESTRICT wei
     for (int64_t h = 0; h < heads; h += kVectors * lanes) {
       const int64_t vectors = std::min(kVectors, (heads - h) / lanes);
       VF dot[kVectors];
-      for (int64_t v = 0; v < kVectors; ++v) dot[v] = hn::Zero(d);
+      for (auto& sum : dot) sum = hn::Zero(d);
       for (int64_t i = 0; i < dim; ++i) {
         const VF value = hn::Set(d, ScalarAct(key + i));
         const float* column = qt + i * heads + h;
