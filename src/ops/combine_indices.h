@@ -1,9 +1,12 @@
-// One row of CombineTopkSwaIndices, for every implementation of it: the clamps at both ends are part of the function, so
-// that no platform can go without them (spec vision-and-cache 5.6).
+// One row of CombineTopkSwaIndices, for every implementation of it: the clamps at both ends are part of the function,
+// so that no platform can go without them (spec vision-and-cache 5.6).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+
+#include "absl/status/status.h"
+#include "ops/ops.h"
 
 namespace hadal::ops {
 
@@ -36,7 +39,8 @@ struct CombineShape {
   int64_t width = 0;
 };
 
-// Fills indices[0, width) and returns the used columns. A chosen entry outside [0, compressed_rows) stays -1 and counts.
+// Fills indices[0, width) and returns the used columns. A chosen entry outside [0, compressed_rows) stays -1 and
+// counts.
 inline int32_t CombineIndicesRow(const CombineShape& shape, const CombineRow& row, const int32_t* topk,
                                  int32_t* indices) {
   const int64_t base = shape.rows_per_request * row.request;
@@ -47,13 +51,18 @@ inline int32_t CombineIndicesRow(const CombineShape& shape, const CombineRow& ro
     indices[at] = valid ? static_cast<int32_t>(topk[at] + base) : -1;
   }
   const int64_t gathered = row.seq_len - row.gather_len;
-  const WindowRange range =
-      VisibleWindow(row.position, row.left, row.right, shape.window, gathered, row.seq_len);
+  const WindowRange range = VisibleWindow(row.position, row.left, row.right, shape.window, gathered, row.seq_len);
   for (int64_t p = range.begin; p < range.end && at < shape.width; ++p) {
     indices[at++] = static_cast<int32_t>(base + shape.compressed_rows + p - gathered);
   }
   std::fill(indices + at, indices + shape.width, -1);
   return static_cast<int32_t>(at);
 }
+
+// What every implementation on the host does: the check, then CombineIndicesOfQuery for each of CombinedQueries, in any
+// order.
+absl::Status CheckCombineIndices(const CombineIndicesArgs& args);
+int64_t CombinedQueries(const CombineIndicesArgs& args);
+void CombineIndicesOfQuery(const CombineIndicesArgs& args, int64_t query);
 
 }  // namespace hadal::ops

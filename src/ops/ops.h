@@ -230,15 +230,16 @@ struct VisionAttentionArgs {
   Tensor qkv;  // [N, 3*H*D] act: queries, keys, values; not changed
   int64_t heads = 0;
   int64_t head_dim = 0;  // D, a multiple of 4
-  // Angles of patch n at [n, D/2]; dims i and i + D/2 of a head are a pair. Rotated queries and keys are rounded to act.
+  // Angles of patch n at [n, D/2]; dims i and i + D/2 of a head are a pair. Rotated queries and keys are rounded to
+  // act.
   RopeAngles rope;
   Tensor packed;  // [3*H*N, D] act: scratch
   Tensor out;     // [N, H*D] act; softmax in fp32, scale D^-1/2
 };
 
 // Rows for attention over one flat workspace, as platforms need them that gather cache rows first (spec
-// vision-and-cache 5.6; 5.5 for the workspace): for each query the workspace rows of its chosen compressed entries, then
-// of its window. All pointers are to host memory.
+// vision-and-cache 5.6; 5.5 for the workspace): for each query the workspace rows of its chosen compressed entries,
+// then of its window. All pointers are to host memory.
 struct CombineIndicesArgs {
   std::span<const int32_t> topk;             // [T, top_k] entries of the request, -1: none
   std::span<const int32_t> query_start_loc;  // [B+1] first query of each request; may start above 0

@@ -27,6 +27,13 @@ void MultiplyRows(const std::vector<float>& x, int64_t x_cols, int64_t offset, c
   }
 }
 
+void AddBias(const Vector& bias, int64_t n, std::vector<float>* result) {
+  if (bias.empty()) return;
+  HADAL_CHECK(bias.size == n);
+  const std::vector<float> values = reference::LoadVector(bias);
+  for (size_t i = 0; i < result->size(); ++i) (*result)[i] += values[i % values.size()];
+}
+
 void StoreMatrix(const std::vector<float>& values, const Tensor& out) {
   for (int64_t r = 0; r < out.rows; ++r) reference::StoreRow(out, r, values.data() + r * out.cols);
 }
@@ -49,6 +56,7 @@ void ReferenceOps::Linear(Tensor x, std::span<const LinearTarget> targets) {
     }
     std::vector<float> result(static_cast<size_t>(x.rows * w.n));
     MultiplyRows(quantise ? quantised : plain, x.cols, 0, w, 0, w.n, target.out, &result);
+    AddBias(target.bias, w.n, &result);
     StoreMatrix(result, target.out);
   }
 }

@@ -1,6 +1,6 @@
 // Every operator of ops.h in plain loops with the casts of the specification (deepseek-v4-text 3, with
-// deepseek-v4-vision-and-cache 4.2 and 5.2). It is what platforms are tested against and nobody's production path: it
-// runs on one thread, decodes weights anew in every call and takes its scratch from the heap.
+// deepseek-v4-vision-and-cache 2.4, 3, 4, 5.2 and 5.6). It is what platforms are tested against and nobody's production
+// path: it runs on one thread, decodes weights anew in every call and takes its scratch from the heap.
 //
 // Where the specification leaves a choice:
 //  - RMS of queries in elementwise bf16 operations, as the published code evaluates it, and in fp32 in f32 numerics;
@@ -44,6 +44,14 @@ class ReferenceOps : public Ops {
   void MoeRoute(const MoeRouteArgs& args) override;
   void MoeExperts(const MoeExpertsArgs& args) override;
   void MtpCombine(const MtpCombineArgs& args) override;
+  void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, Tensor streams) override;
+  void NormalisePixels(const uint8_t* pixels, Tensor out) override;
+  void VisionAttention(const VisionAttentionArgs& args) override;
+  void Add(Tensor x, Tensor y) override;
+  void SiluMul(Tensor gate_up, Tensor out) override;
+  void Gelu(Tensor x) override;
+  void UnfoldGrid(Tensor x, int64_t rows, int64_t cols, int64_t edge, Tensor out) override;
+  absl::Status CombineTopkSwaIndices(const CombineIndicesArgs& args) override;
 
  private:
   bool published() const { return numerics_ == Numerics::kPublished; }
@@ -58,6 +66,8 @@ class ReferenceOps : public Ops {
   void Normalize(float* x, const float* weight, int64_t n, float eps) const;
   // Rotates the adjacent pairs of x[0, 2*half), back if `inverse`, and rounds (spec 3.1 RoPE).
   void Rotate(float* x, const float* cos, const float* sin, int64_t half, bool inverse) const;
+  // Rotates the pairs (x[i], x[i + half]) of vision heads and rounds (vision spec 3 step 5).
+  void RotateHalves(float* x, const float* cos, const float* sin, int64_t half) const;
   // x = act(H*x / sqrt(n)), then the FP4 simulation of published numerics (spec 3.6 steps 2, 3).
   void HadamardFp4(float* x, int64_t n) const;
   // The FP8 simulation of the first n values of a KV row; nothing in f32 numerics (spec 3.4 step 4).
