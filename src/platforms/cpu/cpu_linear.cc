@@ -17,6 +17,12 @@ int64_t RowsPerTask(const ops::LinearWeight& w, int64_t rows, int threads) {
   return std::max<int64_t>(1, std::min(by_memory, by_share) / kRowBlock) * kRowBlock;
 }
 
+void AddBias(const float* bias, int64_t rows, int64_t n, float* block) {
+  for (int64_t m = 0; m < rows; ++m) {
+    for (int64_t i = 0; i < n; ++i) block[m * n + i] += bias[i];
+  }
+}
+
 // Index of a (layout, quantised) pair among CpuOps::packed_.
 int Variant(InputLayout layout, bool quantize) { return static_cast<int>(layout) * 2 + (quantize ? 1 : 0); }
 
@@ -98,6 +104,12 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
       NextRows next = {&w, n + rows};
       if (next.row == w.n) next = {j + 1 < targets.size() ? targets[j + 1].weight : nullptr, 0};
       BackendFor(input.layout).block(input, w, n, n + rows, next, scratch.block, scratch.linear);
+      if (const ops::Vector& bias = job.target->bias; !bias.empty()) {
+        std::array<float, kRowBlock> values;
+        kernels_.load(static_cast<const std::byte*>(bias.data) + n * DTypeBytes(bias.dtype, 1), bias.dtype, rows,
+                      values.data());
+        AddBias(values.data(), input.m, rows, scratch.block);
+      }
       StoreBlock(input, rows, scratch.block, job.target->out, 0, n);
     }
   });

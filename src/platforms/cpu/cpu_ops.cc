@@ -82,7 +82,7 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
     worker.rows = carver.Take<float>(std::max(kPackRows * row, kHcRows * streams));
     worker.quantized = carver.Take<float>(kHcRows * (streams + 16));
     worker.block = carver.Take<float>(2 * groups * 16 * kRowBlock);
-    worker.scores = carver.Take<float>(std::max(8 * attended, scored));
+    worker.scores = carver.Take<float>(std::max({8 * attended, scored, kAttendQueries * spec.vision_rows}));
     worker.vectors = carver.Take<float>(
         2 * std::max({8 * spec.head_dim, spec.index_head_dim * ((spec.index_heads + 15) / 16 * 16 + 16), spec.hidden,
                       spec.moe_intermediate, int64_t{1024}}));

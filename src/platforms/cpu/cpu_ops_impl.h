@@ -1,4 +1,5 @@
-// Internals of CpuOps, shared by its translation units (cpu_ops.cc, cpu_linear.cc, cpu_attention.cc, cpu_moe.cc).
+// Internals of CpuOps, shared by its translation units (cpu_ops.cc, cpu_linear.cc, cpu_attention.cc, cpu_moe.cc,
+// cpu_vision.cc).
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ struct WorkerScratch {
   float* rows = nullptr;            // [kPackRows, max row] fp32 input rows
   float* quantized = nullptr;       // the same after AQ
   float* block = nullptr;           // two blocks of products: [2][groups][kRowBlock][group]
-  float* scores = nullptr;          // attention: [8, max attended rows]; indexer: [max compressed rows]
+  float* scores = nullptr;          // attention: [8, max attended or vision rows]; indexer: [max compressed rows]
   float* vectors = nullptr;         // a handful of head-sized rows
   float* selection = nullptr;       // indexer: [max compressed rows]
   const void** pointers = nullptr;  // [max(attended, compressed) rows]
@@ -72,6 +73,14 @@ class CpuOps final : public ops::Ops {
   void MoeRoute(const ops::MoeRouteArgs& args) override;
   void MoeExperts(const ops::MoeExpertsArgs& args) override;
   void MtpCombine(const ops::MtpCombineArgs& args) override;
+  void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, ops::Tensor streams) override;
+  void NormalisePixels(const uint8_t* pixels, ops::Tensor out) override;
+  void VisionAttention(const ops::VisionAttentionArgs& args) override;
+  void Add(ops::Tensor x, ops::Tensor y) override;
+  void SiluMul(ops::Tensor gate_up, ops::Tensor out) override;
+  void Gelu(ops::Tensor x) override;
+  void UnfoldGrid(ops::Tensor x, int64_t rows, int64_t cols, int64_t edge, ops::Tensor out) override;
+  absl::Status CombineTopkSwaIndices(const ops::CombineIndicesArgs& args) override;
 
  private:
   bool published() const { return options_.numerics == ops::Numerics::kPublished; }
@@ -86,6 +95,10 @@ class CpuOps final : public ops::Ops {
   // Writes a block of products to columns [n0, n0 + rows) of `out`, rounding once.
   void StoreBlock(const PackedInput& x, int64_t rows, const float* block, const ops::Tensor& out, int64_t row0,
                   int64_t n0);
+
+  // VisionAttention's first pass for patches [first, first + count), count <= kPackRows: rotated queries [H][N][D],
+  // rotated keys [H][D][N] and values [H][N][D] into args.packed.
+  void PackVisionRows(const ops::VisionAttentionArgs& args, int64_t first, int64_t count, float* columns);
 
   // Pointers to the cache rows that row t of the step sees: compressed ones, then the window.
   static int64_t VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, const void** rows);

@@ -21,18 +21,27 @@ namespace hadal::cpu::HWY_NAMESPACE {
 // Widths in this file are multiples of 16 unless a tail is handled; model dimensions are checked for that on loading.
 
 template <typename T>
+HWY_INLINE float ScalarAct(const T* p) {
+  if constexpr (sizeof(T) == 2) return ToFloat(BFloat16{*p});
+  return *p;
+}
+
+template <typename T>
+HWY_INLINE void StoreScalar(float v, T* p) {
+  if constexpr (sizeof(T) == 2) {
+    *p = ToBFloat16(v).bits;
+  } else {
+    *p = v;
+  }
+}
+
+template <typename T>
 void LoadRow(const T* HWY_RESTRICT src, int64_t n, float* HWY_RESTRICT dst) {
   const DF d;
   const int64_t lanes = hn::Lanes(d);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(LoadAct(d, src + i), d, dst + i);
-  for (; i < n; ++i) {
-    if constexpr (sizeof(T) == 2) {
-      dst[i] = ToFloat(BFloat16{src[i]});
-    } else {
-      dst[i] = src[i];
-    }
-  }
+  for (; i < n; ++i) dst[i] = ScalarAct(src + i);
 }
 void Load(const void* src, DType dtype, int64_t n, float* dst) {
   if (dtype == DType::kBF16) {
@@ -48,13 +57,7 @@ void StoreRow(const float* HWY_RESTRICT src, int64_t n, T* HWY_RESTRICT dst) {
   const int64_t lanes = hn::Lanes(d);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) StoreAct(d, hn::LoadU(d, src + i), dst + i);
-  for (; i < n; ++i) {
-    if constexpr (sizeof(T) == 2) {
-      dst[i] = ToBFloat16(src[i]).bits;
-    } else {
-      dst[i] = src[i];
-    }
-  }
+  for (; i < n; ++i) StoreScalar(src[i], dst + i);
 }
 void Store(const float* src, int64_t n, void* dst, DType dtype) {
   if (dtype == DType::kBF16) {
@@ -287,8 +290,8 @@ HWY_INLINE void WeightedRows(DF d, const float* HWY_RESTRICT p, int64_t n, const
   }
 }
 
-// Turns scores into probabilities; the sink takes part in the maximum and the sum only.
-HWY_INLINE void SoftmaxWithSink(DF d, float* HWY_RESTRICT s, int64_t n, float sink) {
+// s = e^(s - largest); returns the sum. The sink takes part in the maximum and the sum only; -infinity: there is none.
+HWY_INLINE float ExpWithSink(DF d, float* HWY_RESTRICT s, int64_t n, float sink) {
   const int64_t lanes = hn::Lanes(d);
   const int64_t whole = n / lanes * lanes;
   VF peak_v = hn::Set(d, sink);
@@ -307,8 +310,12 @@ HWY_INLINE void SoftmaxWithSink(DF d, float* HWY_RESTRICT s, int64_t n, float si
     s[j] = std::exp(s[j] - peak);
     total += s[j];
   }
-  total += std::exp(sink - peak);
-  const float inverse = 1.0f / total;
+  return total + std::exp(sink - peak);
+}
+
+// Turns scores into probabilities.
+HWY_INLINE void SoftmaxWithSink(DF d, float* HWY_RESTRICT s, int64_t n, float sink) {
+  const float inverse = 1.0f / ExpWithSink(d, s, n, sink);
   for (int64_t j = 0; j < n; ++j) s[j] *= inverse;
 }
 
@@ -343,10 +350,160 @@ void Attend(const float* q, int64_t heads, int64_t dim, const void* const* rows,
   }
 }
 
+// Queries whose sums with two vectors fit into the registers.
+#if HWY_TARGET == HWY_SSE2 || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
+constexpr int kQueryTile = 4;
+#else
+constexpr int kQueryTile = 8;
+#endif
+static_assert(kAttendQueries % kQueryTile == 0);
+
+// scores[h][j, j + 2 vectors) of one tile of queries: keys in lanes, no horizontal sum.
 template <typename T>
-HWY_INLINE float ScalarAct(const T* p) {
-  if constexpr (sizeof(T) == 2) return ToFloat(BFloat16{*p});
-  return *p;
+HWY_INLINE void ScoreColumns(DF d, const float* HWY_RESTRICT q, int64_t dim, const T* HWY_RESTRICT keys, int64_t n,
+                             int64_t j, float scale, float* HWY_RESTRICT scores) {
+  const int64_t lanes = hn::Lanes(d);
+  VF low[kQueryTile];
+  VF high[kQueryTile];
+  for (int h = 0; h < kQueryTile; ++h) low[h] = high[h] = hn::Zero(d);
+  for (int64_t i = 0; i < dim; ++i) {
+    const VF a = LoadAct(d, keys + i * n + j);
+    const VF b = LoadAct(d, keys + i * n + j + lanes);
+    for (int h = 0; h < kQueryTile; ++h) {
+      const VF query = hn::Set(d, q[h * dim + i]);
+      low[h] = hn::MulAdd(query, a, low[h]);
+      high[h] = hn::MulAdd(query, b, high[h]);
+    }
+  }
+  const VF factor = hn::Set(d, scale);
+  for (int h = 0; h < kQueryTile; ++h) {
+    hn::StoreU(hn::Mul(low[h], factor), d, scores + h * n + j);
+    hn::StoreU(hn::Mul(high[h], factor), d, scores + h * n + j + lanes);
+  }
+}
+
+// The same for fewer keys than two vectors.
+template <typename T>
+HWY_NOINLINE void ScoreFewColumns(const float* HWY_RESTRICT q, int64_t dim, const T* HWY_RESTRICT keys, int64_t n,
+                                  float scale, float* HWY_RESTRICT scores) {
+  for (int h = 0; h < kQueryTile; ++h) {
+    for (int64_t j = 0; j < n; ++j) {
+      float sum = 0;
+      for (int64_t i = 0; i < dim; ++i) sum += q[h * dim + i] * ScalarAct(keys + i * n + j);
+      scores[h * n + j] = sum * scale;
+    }
+  }
+}
+
+// out[h][c, c + 2 vectors) = factors[h] * sum_j p[h][j] * values[j][c...].
+template <typename T>
+HWY_INLINE void WeightedColumns(DF d, const float* HWY_RESTRICT p, int64_t n, const T* HWY_RESTRICT values, int64_t dim,
+                                int64_t c, const float* factors, float* HWY_RESTRICT out) {
+  const int64_t lanes = hn::Lanes(d);
+  VF low[kQueryTile];
+  VF high[kQueryTile];
+  for (int h = 0; h < kQueryTile; ++h) low[h] = high[h] = hn::Zero(d);
+  for (int64_t j = 0; j < n; ++j) {
+    const auto a = LoadAct(d, values + j * dim + c);
+    const auto b = LoadAct(d, values + j * dim + c + lanes);
+    for (int h = 0; h < kQueryTile; ++h) {
+      const auto weight = hn::Set(d, p[h * n + j]);
+      low[h] = hn::MulAdd(weight, a, low[h]);
+      high[h] = hn::MulAdd(weight, b, high[h]);
+    }
+  }
+  for (int h = 0; h < kQueryTile; ++h) {
+    hn::StoreU(hn::Mul(low[h], hn::Set(d, factors[h])), d, out + h * dim + c);
+    hn::StoreU(hn::Mul(high[h], hn::Set(d, factors[h])), d, out + h * dim + c + lanes);
+  }
+}
+
+// A head that is narrower than two vectors: one value at a time.
+template <typename T>
+HWY_NOINLINE void WeightedFewColumns(const float* HWY_RESTRICT p, int64_t n, const T* HWY_RESTRICT values, int64_t dim,
+                                     const float* factors, float* HWY_RESTRICT out) {
+  for (int h = 0; h < kQueryTile; ++h) {
+    std::fill(out + h * dim, out + (h + 1) * dim, 0.0f);
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t c = 0; c < dim; ++c) out[h * dim + c] += p[h * n + j] * ScalarAct(values + j * dim + c);
+    }
+    for (int64_t c = 0; c < dim; ++c) out[h * dim + c] *= factors[h];
+  }
+}
+
+// The last step of a row that is no multiple of two vectors begins earlier and does some of its columns again: lanes
+// are independent, so they get the same bits.
+template <typename T>
+void AttendTile(const float* q, int64_t dim, const T* keys, const T* values, int64_t n, float scale, float* scores,
+                float* out) {
+  const DF d;
+  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(d));
+  if (n < step) {
+    ScoreFewColumns(q, dim, keys, n, scale, scores);
+  } else {
+    for (int64_t j = 0; j < n; j += step) ScoreColumns(d, q, dim, keys, n, std::min(j, n - step), scale, scores);
+  }
+  float factors[kQueryTile];
+  for (int h = 0; h < kQueryTile; ++h) factors[h] = 1.0f / ExpWithSink(d, scores + h * n, n, -HUGE_VALF);
+  if (dim < step) {
+    WeightedFewColumns(scores, n, values, dim, factors, out);
+  } else {
+    for (int64_t c = 0; c < dim; c += step) {
+      WeightedColumns(d, scores, n, values, dim, std::min(c, dim - step), factors, out);
+    }
+  }
+}
+void AttendAll(const float* q, int64_t dim, const void* keys, const void* values, DType dtype, int64_t n, float scale,
+               float* scratch, float* out) {
+  for (int64_t h = 0; h < kAttendQueries; h += kQueryTile) {
+    if (dtype == DType::kBF16) {
+      AttendTile(q + h * dim, dim, static_cast<const uint16_t*>(keys), static_cast<const uint16_t*>(values), n, scale,
+                 scratch, out + h * dim);
+    } else {
+      AttendTile(q + h * dim, dim, static_cast<const float*>(keys), static_cast<const float*>(values), n, scale,
+                 scratch, out + h * dim);
+    }
+  }
+}
+
+template <typename T>
+void AddRow(const T* HWY_RESTRICT y, int64_t n, T* HWY_RESTRICT x) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) StoreAct(d, hn::Add(LoadAct(d, x + i), LoadAct(d, y + i)), x + i);
+  for (; i < n; ++i) StoreScalar(ScalarAct(x + i) + ScalarAct(y + i), x + i);
+}
+void AddTo(const void* y, DType dtype, int64_t n, void* x) {
+  if (dtype == DType::kBF16) {
+    AddRow(static_cast<const uint16_t*>(y), n, static_cast<uint16_t*>(x));
+  } else {
+    AddRow(static_cast<const float*>(y), n, static_cast<float*>(x));
+  }
+}
+
+template <typename T>
+void SiluMulRow(const T* HWY_RESTRICT gate, const T* HWY_RESTRICT up, int64_t n, T* HWY_RESTRICT out) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  const VF one = hn::Set(d, 1.0f);
+  const auto product = [&](VF g, VF u) {
+    const VF silu = hn::Div(g, hn::Add(one, hn::Exp(d, hn::Neg(g))));
+    return hn::Mul(RoundToAct(d, silu, out), u);
+  };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) StoreAct(d, product(LoadAct(d, gate + i), LoadAct(d, up + i)), out + i);
+  for (; i < n; ++i) {
+    const VF v = product(hn::Set(d, ScalarAct(gate + i)), hn::Set(d, ScalarAct(up + i)));
+    StoreScalar(hn::GetLane(v), out + i);
+  }
+}
+void SiluMul(const void* gate, const void* up, DType dtype, int64_t n, void* out) {
+  if (dtype == DType::kBF16) {
+    SiluMulRow(static_cast<const uint16_t*>(gate), static_cast<const uint16_t*>(up), n, static_cast<uint16_t*>(out));
+  } else {
+    SiluMulRow(static_cast<const float*>(gate), static_cast<const float*>(up), n, static_cast<float*>(out));
+  }
 }
 
 // One key at a time, heads in lanes: no horizontal sum but the last one.
@@ -396,8 +553,8 @@ void IndexScores(const float* qt, const float* weight, int64_t heads, int64_t di
 }
 
 RowKernels MakeRowKernels() {
-  return {Load,     Store, Round,  FakeE4M3, FakeE2M1, SumSquares, SumRoundedSquares, ScaleWeight, Rope,
-          Hadamard, HcMix, HcPost, Pool,     Swiglu,   Attend,     IndexScores};
+  return {Load,  Store,  Round, FakeE4M3, FakeE2M1, SumSquares,  SumRoundedSquares, ScaleWeight, Rope,   Hadamard,
+          HcMix, HcPost, Pool,  Swiglu,   Attend,   IndexScores, AttendAll,         AddTo,       SiluMul};
 }
 
 }  // namespace hadal::cpu::HWY_NAMESPACE

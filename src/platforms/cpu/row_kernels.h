@@ -8,6 +8,9 @@
 
 namespace hadal::cpu {
 
+// Queries that attend_all takes together.
+inline constexpr int64_t kAttendQueries = 8;
+
 struct RowKernels {
   // fp32 copy of n activations, and back with one rounding.
   void (*load)(const void* src, DType dtype, int64_t n, float* dst);
@@ -43,6 +46,14 @@ struct RowKernels {
   // published: the roundings to bf16 of spec deepseek-v4-text 3.6 step 5.
   void (*index_scores)(const float* qt, const float* weight, int64_t padded_heads, int64_t dim, const void* const* keys,
                        DType dtype, int64_t n, bool published, float* scores);
+  // Attention of kAttendQueries queries q (fp32 [queries][dim], dim a multiple of 4) over n rows: keys lie in columns
+  // [dim][n], values in rows [n][dim]. scratch: kAttendQueries * n fp32; out: fp32 [queries][dim].
+  void (*attend_all)(const float* q, int64_t dim, const void* keys, const void* values, DType dtype, int64_t n,
+                     float softmax_scale, float* scratch, float* out);
+  // x = act(x + y)
+  void (*add)(const void* y, DType dtype, int64_t n, void* x);
+  // out = act(act(silu(gate)) * up)
+  void (*silu_mul)(const void* gate, const void* up, DType dtype, int64_t n, void* out);
 };
 
 enum class Isa : uint8_t { kAuto, kBaseline, kAvx2, kAvx512, kAmx };
