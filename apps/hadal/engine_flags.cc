@@ -7,6 +7,19 @@
 
 namespace hadal::cli {
 
+namespace {
+
+constexpr std::string_view kImageLimit = "image=";
+
+std::string CheckMmLimit(const std::string& text) {
+  const std::string_view number = std::string_view(text).substr(std::min(text.size(), kImageLimit.size()));
+  const bool digits = !number.empty() && number.size() < 10 && number.find_first_not_of("0123456789") == number.npos;
+  if (text.starts_with(kImageLimit) && digits) return "";
+  return fmt::format("expected image=N, found {}", text);
+}
+
+}  // namespace
+
 void EngineFlags::Register(CLI::App* app) {
   app->add_option("MODEL", model_, "Model directory as downloaded (config.json, *.safetensors, tokenizer.json)")
       ->required();
@@ -33,6 +46,11 @@ void EngineFlags::Register(CLI::App* app) {
       ->group(model);
   app->add_option("--model-class-overrides", class_overrides_,
                   "Architecture=Class[,...]: take another registered class for an architecture")
+      ->group(model);
+
+  app->add_option("--limit-mm-per-prompt", mm_limit_,
+                  "image=N: images that a prompt may have; image=0 leaves the vision tower out [no limit]")
+      ->check(CheckMmLimit, "image=N")
       ->group(model);
 
   const std::string engine = "Engine";
@@ -65,6 +83,7 @@ std::unique_ptr<runtime::Engine> EngineFlags::Load(int* code) const {
   options.weight_memory = mmap_ == "on"    ? runtime::WeightMemory::kMapped
                           : mmap_ == "off" ? runtime::WeightMemory::kCopy
                                            : runtime::WeightMemory::kAuto;
+  if (!mm_limit_.empty()) options.max_images = std::stoll(mm_limit_.substr(kImageLimit.size()));
   options.model.device = device_;
   options.model.numerics = numerics_;
   options.model.isa = isa_;

@@ -25,6 +25,7 @@ class EngineFlags {
   std::string model_;
   std::string load_format_ = "auto";
   std::string mmap_ = "auto";
+  std::string mm_limit_;
   std::string device_ = "auto";
   std::string numerics_ = "published";
   std::string isa_ = "auto";

@@ -1,4 +1,5 @@
 // hadal eval: greedy answers to an evaluation set, compared with the right ones and with a reference model's.
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -7,6 +8,7 @@
 #include "base/status.h"
 #include "cli.h"
 #include "engine_flags.h"
+#include "images.h"
 #include "text/json_text.h"
 
 namespace hadal::cli {
@@ -38,7 +40,7 @@ struct Record {
   std::vector<text::ToolSpec> tools;
   std::vector<int32_t> reference_ids;
   bool has_reference = false;
-  bool has_images = false;
+  std::vector<std::string> images;  // paths
 
   bool thinking() const { return mode == "thinking"; }
 };
@@ -64,7 +66,8 @@ absl::Status ReadReference(const Json& object, Record* record) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Record> ReadRecord(const std::string& line) {
+// Paths of images are relative to `directory`.
+absl::StatusOr<Record> ReadRecord(const std::string& line, const std::filesystem::path& directory) {
   HADAL_ASSIGN_OR_RETURN(const Json object, text::ParseJson(line));
   if (!object.is_object()) return InvalidArgument("expected an object");
   Record record;
@@ -85,7 +88,10 @@ absl::StatusOr<Record> ReadRecord(const std::string& line) {
   }
   if (object.contains("images")) {
     if (!object["images"].is_array()) return InvalidArgument("images: expected an array");
-    record.has_images = !object["images"].empty();
+    for (const Json& image : object["images"]) {
+      if (!image.is_string()) return InvalidArgument("images: expected paths");
+      record.images.push_back((directory / image.get<std::string>()).string());
+    }
   }
   HADAL_RETURN_IF_ERROR(ReadReference(object, &record));
   return record;
@@ -98,7 +104,7 @@ absl::Status ReadFile(const std::string& path, std::vector<Record>* records) {
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    absl::StatusOr<Record> record = ReadRecord(line);
+    absl::StatusOr<Record> record = ReadRecord(line, std::filesystem::path(path).parent_path());
     if (!record.ok()) return InvalidArgument("{} line {}: {}", path, number, Message(record.status()));
     if (record->id.empty()) record->id = fmt::format("{}:{}", path, number);
     records->push_back(*std::move(record));
@@ -211,10 +217,11 @@ class Evaluation {
   static constexpr int kErrorsShown = 5;
 
   absl::Status RunRecord(const Record& record, Tally* tally) {
-    if (record.has_images) return Unimplemented("has images, which are not served by this build yet");
-    HADAL_ASSIGN_OR_RETURN(const runtime::EncodedPrompt prompt, engine_->EncodeRaw(record.prompt));
+    HADAL_ASSIGN_OR_RETURN(const runtime::ImageList images, LoadImages(*engine_, record.images));
+    HADAL_ASSIGN_OR_RETURN(const runtime::EncodedPrompt prompt, engine_->EncodeRaw(record.prompt, images));
     runtime::GenerateRequest request;
     request.prompt = prompt.ids;
+    request.images = prompt.images;
     request.sampling.temperature = 0;
     request.max_tokens = flags_.max_tokens;
     request.end_tokens = engine_->end_tokens();
@@ -252,7 +259,7 @@ int Eval(const EvalFlags& flags) {
     if (const absl::Status status = ReadFile(file, &records); !status.ok()) return FailRequest(status);
   }
   if (flags.limit > 0 && records.size() > static_cast<size_t>(flags.limit)) records.resize(flags.limit);
-  if (flags.skip_images) std::erase_if(records, [](const Record& record) { return record.has_images; });
+  if (flags.skip_images) std::erase_if(records, [](const Record& record) { return !record.images.empty(); });
   if (records.empty()) return Fail(kBadRequest, "no records to evaluate");
 
   int code = kOk;

@@ -7,6 +7,7 @@
 #include "checkpoint/memory_plan.h"
 #include "checkpoint/tensor_table.h"
 #include "cli.h"
+#include "images.h"
 #include "models/registry/registry.h"
 #include "text/json_text.h"
 
@@ -20,6 +21,7 @@ using text::Json;
 
 struct InspectFlags {
   std::string model;
+  std::vector<std::string> images;
   bool json = false;
 };
 
@@ -187,7 +189,7 @@ Json MemoryJson(const ContextPlan& plan) {
 }
 
 std::string ReportJson(const Checkpoint& checkpoint, const Census& census, const std::vector<ContextPlan>& plans,
-                       const absl::StatusOr<std::string>& runs) {
+                       const absl::StatusOr<std::string>& runs, const Json& images) {
   const ModelConfig& c = checkpoint.config();
   Json out = {{"family", checkpoint::FamilyName(c.family)},
               {"architecture", c.architecture},
@@ -213,6 +215,7 @@ std::string ReportJson(const Checkpoint& checkpoint, const Census& census, const
   out["memory"] = Json::array();
   for (const ContextPlan& plan : plans) out["memory"].push_back(MemoryJson(plan));
   out["runs_here"] = runs.ok() ? Json(*runs) : Json(nullptr);
+  if (!images.empty()) out["images"] = images;
   out["warnings"] = checkpoint.warnings();
   return text::DumpJson(out) + "\n";
 }
@@ -229,13 +232,33 @@ std::string ReportText(const Checkpoint& checkpoint, const Census& census, const
   return out;
 }
 
+absl::StatusOr<vision::PreparedImage> Prepare(const ModelConfig& config, const std::string& path) {
+  if (!config.has_vision()) {
+    return InvalidArgument("--image {}: this is a text model: it takes no images (vision_n_layers is 0)", path);
+  }
+  HADAL_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes, ReadImageFile(path));
+  absl::StatusOr<vision::PreparedImage> image =
+      vision::PrepareImage(bytes, vision::DecodeOptions{}, runtime::SizeRulesOf(config.vision));
+  if (!image.ok()) return absl::Status(image.status().code(), fmt::format("{}: {}", path, Message(image.status())));
+  return image;
+}
+
 int Inspect(const InspectFlags& flags) {
   const absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags.model);
   if (!checkpoint.ok()) return FailLoading(checkpoint.status());
   const Census census = TakeCensus(**checkpoint);
   const std::vector<ContextPlan> plans = PlanContexts(**checkpoint);
   const absl::StatusOr<std::string> runs = models::DescribeModel((*checkpoint)->config(), {});
-  WriteOut(flags.json ? ReportJson(**checkpoint, census, plans, runs) : ReportText(**checkpoint, census, plans, runs));
+  Json images = Json::array();
+  std::string image_text;
+  for (const std::string& path : flags.images) {
+    const absl::StatusOr<vision::PreparedImage> image = Prepare((*checkpoint)->config(), path);
+    if (!image.ok()) return FailRequest(image.status());
+    images.push_back(ImageReportJson(path, *image));
+    image_text += ImageReport(path, *image);
+  }
+  WriteOut(flags.json ? ReportJson(**checkpoint, census, plans, runs, images)
+                      : ReportText(**checkpoint, census, plans, runs) + image_text);
   return OutputResult();
 }
 
@@ -245,6 +268,7 @@ void AddInspect(CLI::App* app, int* result) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* inspect = app->add_subcommand("inspect", "Say what a checkpoint holds and what memory it needs");
   inspect->add_option("MODEL", flags->model, "Model directory")->required();
+  AddList(inspect, "--image", &flags->images, "Image file: say how the model would see it");
   inspect->add_flag("--json", flags->json, "Print one JSON object");
   inspect->callback([=] { *result = Inspect(*flags); });
 }

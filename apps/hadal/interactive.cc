@@ -5,6 +5,7 @@
 
 #include "answer.h"
 #include "base/status.h"
+#include "images.h"
 #include "run.h"
 
 namespace hadal::cli {
@@ -37,12 +38,13 @@ text::Json AssistantMessage(const runtime::GenerateResult& result) {
 }
 
 absl::StatusOr<runtime::GenerateResult> AnswerTurn(const RunFlags& flags, const text::ThinkingChoice& thinking,
-                                                   const text::Json& messages, runtime::Engine* engine,
-                                                   runtime::Generator* generator) {
-  HADAL_ASSIGN_OR_RETURN(const runtime::EncodedPrompt prompt, engine->EncodeChat(messages, thinking));
+                                                   const text::Json& messages, const runtime::ImageList& images,
+                                                   runtime::Engine* engine, runtime::Generator* generator) {
+  HADAL_ASSIGN_OR_RETURN(const runtime::EncodedPrompt prompt, engine->EncodeChat(messages, thinking, images));
   runtime::GenerateRequest request;
   flags.sampling.Apply(engine->default_sampling(), &request);
   request.prompt = prompt.ids;
+  request.images = prompt.images;
   request.end_tokens = engine->end_tokens();
   request.parser = ParserFor(prompt, false);
   return Answer(generator, request, Show::kStream);
@@ -55,8 +57,12 @@ int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, 
                          engine->max_model_len())
                  .c_str(),
              stderr);
+  // Images of the command line belong to the first message.
+  const absl::StatusOr<runtime::ImageList> images = LoadImages(*engine, flags.images);
+  if (!images.ok()) return FailRequest(images.status());
   text::Json messages = text::Json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  const size_t before = messages.size();
   runtime::Generator generator = engine->MakeGenerator();
   for (std::string line;;) {
     const Line kind = ReadLine(&line);
@@ -66,8 +72,14 @@ int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, 
     }
     if (kind == Line::kEnd) break;
     if (line.empty()) continue;
-    messages.push_back({{"role", "user"}, {"content", line}});
-    const absl::StatusOr<runtime::GenerateResult> result = AnswerTurn(flags, thinking, messages, engine, &generator);
+    absl::StatusOr<text::Json> content = UserContent(line, messages.size() == before ? images->size() : 0);
+    if (!content.ok()) {
+      FailRequest(content.status());
+      continue;
+    }
+    messages.push_back({{"role", "user"}, {"content", *std::move(content)}});
+    const absl::StatusOr<runtime::GenerateResult> result =
+        AnswerTurn(flags, thinking, messages, *images, engine, &generator);
     if (!result.ok()) {
       // The chat goes on without the message that could not be answered.
       FailRequest(result.status());

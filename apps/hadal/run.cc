@@ -6,6 +6,7 @@
 
 #include "answer.h"
 #include "base/status.h"
+#include "images.h"
 
 namespace hadal::cli {
 namespace {
@@ -15,6 +16,7 @@ constexpr const char* kExamples =
     "  hadal run models/tiny-v4-vision \"What is 478 + 365?\"\n"
     "  hadal run MODEL --prompt \"Prove it.\" --thinking --effort max\n"
     "  hadal run MODEL --json --temperature 0 < question.txt\n"
+    "  hadal run MODEL --image a.png --image b.jpg \"What differs between {image} and {image}?\"\n"
     "  hadal run MODEL --raw --prompt \"<｜begin▁of▁sentence｜>Once upon a time\" --max-tokens 50\n"
     "Without a prompt: the prompt is stdin if that is no terminal, else a chat starts (^C stops an answer, ^D ends).";
 
@@ -23,20 +25,44 @@ void TrimNewlines(std::string* text) {
   while (text->ends_with('\n') || text->ends_with('\r')) text->pop_back();
 }
 
-text::Json Messages(const RunFlags& flags) {
+absl::StatusOr<runtime::EncodedPrompt> Encode(const RunFlags& flags, const text::ThinkingChoice& thinking,
+                                              const runtime::Engine& engine) {
+  HADAL_ASSIGN_OR_RETURN(const runtime::ImageList images, LoadImages(engine, flags.images));
+  if (flags.raw) return engine.EncodeRaw(flags.prompt, images);
   text::Json messages = text::Json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
-  messages.push_back({{"role", "user"}, {"content", flags.prompt}});
-  return messages;
+  HADAL_ASSIGN_OR_RETURN(text::Json content, UserContent(flags.prompt, images.size()));
+  messages.push_back({{"role", "user"}, {"content", std::move(content)}});
+  return engine.EncodeChat(messages, thinking, images);
+}
+
+// Pictures for people: to stderr beside --json, which has stdout to itself.
+int ShowImages(const RunFlags& flags) {
+  constexpr int kColumns = 64;
+  for (const std::string& path : flags.images) {
+    const absl::StatusOr<std::vector<uint8_t>> bytes = ReadImageFile(path);
+    if (!bytes.ok()) return FailRequest(bytes.status());
+    const absl::StatusOr<std::string> picture = DrawImage(*bytes, kColumns);
+    if (!picture.ok()) return Fail(kBadRequest, fmt::format("{}: {}", path, Message(picture.status())));
+    if (flags.json) {
+      std::fputs(picture->c_str(), stderr);
+    } else {
+      WriteOut(*picture);
+    }
+  }
+  return OutputResult();
 }
 
 int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, runtime::Engine* engine, double load_seconds) {
-  const absl::StatusOr<runtime::EncodedPrompt> prompt =
-      flags.raw ? engine->EncodeRaw(flags.prompt) : engine->EncodeChat(Messages(flags), thinking);
+  const absl::StatusOr<runtime::EncodedPrompt> prompt = Encode(flags, thinking, *engine);
   if (!prompt.ok()) return FailRequest(prompt.status());
+  if (flags.show_images) {
+    if (const int code = ShowImages(flags); code != kOk) return code;
+  }
   runtime::GenerateRequest request;
   flags.sampling.Apply(engine->default_sampling(), &request);
   request.prompt = prompt->ids;
+  request.images = prompt->images;
   request.end_tokens = engine->end_tokens();
   // A raw prompt with an assistant's turn is a chat that somebody encoded; any other is text to be continued.
   const bool chat = !flags.raw || flags.prompt.find(text::kAssistantText) != std::string::npos;
@@ -75,9 +101,6 @@ int ReadPrompt(RunFlags* flags, bool given) {
 
 int Run(RunFlags flags, bool prompt_given) {
   if (const absl::Status status = flags.sampling.Check(); !status.ok()) return Fail(kUsage, Message(status));
-  if (!flags.images.empty()) {
-    return Fail(kBadRequest, fmt::format("--image {}: images are not served by this build yet", flags.images.front()));
-  }
   if (flags.raw && (!flags.system.empty() || flags.thinking || !flags.effort.empty())) {
     return Fail(kUsage, "--raw excludes --system, --thinking and --effort: a raw prompt holds all of that itself");
   }
@@ -123,7 +146,10 @@ void AddRun(CLI::App* app, int* result) {
   run->add_flag("--thinking", flags->thinking, "Let the model think first")->group(group);
   run->add_option("--effort", flags->effort, "Reasoning effort (low, high, max, ...; none: do not think)")
       ->group(group);
-  AddList(run, "--image", &flags->images, "Image file for the message (not served by this build yet)")->group(group);
+  AddList(run, "--image", &flags->images,
+          "Image file (JPEG, PNG, WebP) for the message: where it says {image}, or before it")
+      ->group(group);
+  run->add_flag("--show-images", flags->show_images, "Draw the images in the terminal")->group("Output");
   flags->sampling.Register(run);
   run->add_flag("--json", flags->json, "Print one JSON object: text, token_ids, finish_reason, usage, timings")
       ->group("Output");

@@ -20,6 +20,7 @@ struct RunFlags {
   bool thinking = false;
   std::string effort;
   std::vector<std::string> images;
+  bool show_images = false;
   bool json = false;
 };
 

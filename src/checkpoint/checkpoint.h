@@ -41,7 +41,7 @@ class Checkpoint : public WeightSource {
   // Also takes names with one leading "model.".
   const TensorEntry* Find(std::string_view name) const override;
 
-  const std::vector<TensorEntry>& tensors() const;  // all of them, sorted by name
+  const std::vector<TensorEntry>& tensors() const override;  // sorted by name
   DraftKind draft() const;
   const std::vector<std::string>& warnings() const;
   const std::vector<std::string>& files() const;  // paths of the shards

@@ -75,7 +75,7 @@ class DummyWeights : public WeightSource {
 
   const ModelConfig& config() const override;
   const TensorEntry* Find(std::string_view name) const override;
-  const std::vector<TensorEntry>& tensors() const;
+  const std::vector<TensorEntry>& tensors() const override;
 
  private:
   struct State;

@@ -60,6 +60,7 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   virtual const ModelConfig& config() const = 0;
+  virtual const std::vector<TensorEntry>& tensors() const = 0;  // all of them
 
   // By canonical name, e.g. "layers.0.attn.wq_a.weight"; nullptr when there is none. The pointer stays valid as long as
   // the source.

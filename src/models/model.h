@@ -54,8 +54,8 @@ struct StepInput {
   StepObserver* observer = nullptr;
   // Vision: per row the embedding that stands in for that of its id, [hidden] act; null: the id's own. Empty: none.
   std::span<const void* const> embeddings = {};
-  // Vision: tokens of its image span that a row sees on its left and right (spec vision-and-cache 5.1); both or neither.
-  // Every row of a span has to be in the step. Draft ignores them.
+  // Vision: tokens of its image span that a row sees on its left and right (spec vision-and-cache 5.1); both or
+  // neither. Every row of a span has to be in the step. Draft ignores them.
   std::span<const int32_t> left_visible = {};
   std::span<const int32_t> right_visible = {};
 };
@@ -85,8 +85,8 @@ class Model {
   // the checkpoint has no such block.
   virtual absl::Status Draft(int block, const StepInput& step) = 0;
 
-  // Embeddings of an image's tokens, in their order: out [order.size(), hidden] act. FailedPrecondition where there is no
-  // vision tower; InvalidArgument for sizes that do not fit.
+  // Embeddings of an image's tokens, in their order: out [order.size(), hidden] act. FailedPrecondition where there is
+  // no vision tower; InvalidArgument for sizes that do not fit.
   virtual absl::Status EncodeImage(const ImagePatches& image, ops::Tensor out);
 };
 

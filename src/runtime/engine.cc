@@ -20,17 +20,6 @@ constexpr int64_t kMostBatchTokens = 1 << 16;
 constexpr int64_t kMostSeqs = 1 << 12;
 constexpr uint64_t kMaxConfigFile = 1 << 20;
 
-// The placeholder of the chat encoding and the five span tokens that take its place (spec vision-and-cache 3.1).
-std::vector<int32_t> FindImageTokens(const text::Tokenizer& tokenizer) {
-  std::vector<int32_t> ids;
-  const auto add = [&](std::string_view name) {
-    if (const std::optional<int32_t> id = tokenizer.TokenId(name)) ids.push_back(*id);
-  };
-  add(text::kImageText);
-  for (int i = 431; i <= 435; ++i) add(fmt::format("<|place_holder_mm_span_{:04}|>", i));
-  return ids;
-}
-
 bool IsDirectory(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::is_directory(path, ignored);
@@ -53,6 +42,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& source, 
   HADAL_RETURN_IF_ERROR(dummy ? engine->ReadDummyConfig(source) : engine->OpenCheckpoint(source));
   HADAL_RETURN_IF_ERROR(engine->CheckOptions());
   HADAL_RETURN_IF_ERROR(engine->LoadTokenizer(source));
+  HADAL_RETURN_IF_ERROR(engine->SetUpImages());
   HADAL_RETURN_IF_ERROR(engine->FitMemory());
   if (dummy) {
     engine->Report("making random weights");
@@ -137,7 +127,27 @@ absl::Status Engine::LoadTokenizer(const std::string& source) {
         "together",
         path, tokenizer_->vocab_size(), planned_config().vocab_size);
   }
-  image_tokens_ = FindImageTokens(*tokenizer_);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::SetUpImages() {
+  models::ModelLimits& limits = options_.model.limits;
+  const ModelConfig& config = planned_config();
+  if (tokenizer_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<ImageTokenIds> found = FindImageTokens(*tokenizer_);
+  if (found.ok()) image_tokens_ = *found;
+  if (!config.has_vision()) return absl::OkStatus();
+  HADAL_RETURN_IF_ERROR(found.status());
+  limits.image_first_id = found->first;
+  limits.images = options_.max_images != 0;
+  // Every token of an image sees every other, so all of them have to be in one step.
+  const int64_t needed = MaxImageTokens(config.vision);
+  if (limits.images && options_.max_batch_tokens < needed) {
+    warnings_.push_back(fmt::format(
+        "max_num_batched_tokens is raised from {} to {}: an image of up to {} tokens is never cut into chunks",
+        options_.max_batch_tokens, needed, needed));
+    options_.max_batch_tokens = needed;
+  }
   return absl::OkStatus();
 }
 
@@ -244,25 +254,54 @@ SamplingParams Engine::default_sampling() const {
   return params;
 }
 
-absl::StatusOr<EncodedPrompt> Engine::EncodeChat(const text::Json& messages,
-                                                 const text::ThinkingChoice& thinking) const {
+absl::StatusOr<std::shared_ptr<const vision::PreparedImage>> Engine::PrepareImage(
+    std::span<const uint8_t> bytes) const {
+  if (!config().has_vision()) {
+    return absl::FailedPreconditionError("this is a text model: it takes no images (vision_n_layers is 0)");
+  }
+  if (!takes_images()) return absl::FailedPreconditionError("images are disabled (--limit-mm-per-prompt image=0)");
+  HADAL_ASSIGN_OR_RETURN(vision::PreparedImage image,
+                         vision::PrepareImage(bytes, vision::DecodeOptions{}, SizeRulesOf(config().vision)));
+  return std::make_shared<const vision::PreparedImage>(std::move(image));
+}
+
+absl::Status Engine::PlaceImages(const ImageList& images, EncodedPrompt* prompt) const {
+  if (images.empty()) return absl::OkStatus();  // a placeholder without an image is refused by the generator
+  if (options_.max_images >= 0 && static_cast<int64_t>(images.size()) > options_.max_images) {
+    return InvalidArgument("the prompt has {} images; at most {} are allowed (--limit-mm-per-prompt)", images.size(),
+                           options_.max_images);
+  }
+  if (!takes_images() || !image_tokens_.has_value()) {
+    return absl::FailedPreconditionError("this is a text model: it takes no images (vision_n_layers is 0)");
+  }
+  HADAL_ASSIGN_OR_RETURN(prompt->images, ExpandImages(images, *image_tokens_, &prompt->ids));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EncodedPrompt> Engine::EncodeChat(const text::Json& messages, const text::ThinkingChoice& thinking,
+                                                 const ImageList& images) const {
   HADAL_CHECK(tokenizer_ != nullptr);
   text::ChatOptions options;
   options.mode = thinking.mode;
   options.effort = thinking.effort;
   options.effort_profile = effort_profile();
   options.trim_content_before_calls = true;
+  options.allow_images = takes_images();
   HADAL_ASSIGN_OR_RETURN(const text::Prompt prompt, text::EncodeChat(dialect(), messages, options));
   std::vector<text::Tokenizer::Span> spans;
   spans.reserve(prompt.spans.size());
   for (const text::PromptSpan& span : prompt.spans) spans.push_back({span.text, span.trusted});
-  return EncodedPrompt{tokenizer_->EncodeSpans(spans), prompt.starts_in_reasoning};
+  EncodedPrompt out = {tokenizer_->EncodeSpans(spans), prompt.starts_in_reasoning, {}};
+  HADAL_RETURN_IF_ERROR(PlaceImages(images, &out));
+  return out;
 }
 
-absl::StatusOr<EncodedPrompt> Engine::EncodeRaw(std::string_view prompt) const {
+absl::StatusOr<EncodedPrompt> Engine::EncodeRaw(std::string_view prompt, const ImageList& images) const {
   HADAL_CHECK(tokenizer_ != nullptr);
-  return EncodedPrompt{tokenizer_->Encode(prompt, text::Tokenizer::Special::kMatch),
-                       prompt.ends_with(text::kThinkText)};
+  EncodedPrompt out = {
+      tokenizer_->Encode(prompt, text::Tokenizer::Special::kMatch), prompt.ends_with(text::kThinkText), {}};
+  HADAL_RETURN_IF_ERROR(PlaceImages(images, &out));
+  return out;
 }
 
 Generator Engine::MakeGenerator(int32_t seq) {

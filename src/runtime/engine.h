@@ -16,6 +16,7 @@
 #include "checkpoint/synth.h"
 #include "models/registry/registry.h"
 #include "runtime/generator.h"
+#include "runtime/images.h"
 #include "runtime/sampler.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -50,6 +51,7 @@ struct EngineOptions {
   bool need_tokenizer = true;  // false: without one the engine takes token ids only
   int64_t max_model_len = 0;   // 0: min(max_position_embeddings, kDefaultContext), halved until it fits into memory
   int64_t max_batch_tokens = 512;
+  int64_t max_images = -1;  // a prompt; 0: the vision tower is not loaded, -1: no limit
   int64_t max_seqs = 1;
   models::ModelOptions model;  // `limits` is filled by Load
   WeightMemory weight_memory = WeightMemory::kAuto;
@@ -63,7 +65,9 @@ struct EngineOptions {
 struct EncodedPrompt {
   std::vector<int32_t> ids;
   bool starts_in_reasoning = false;
+  std::vector<PlacedImage> images;
 };
+using ImageList = std::vector<std::shared_ptr<const vision::PreparedImage>>;
 
 class Engine {
  public:
@@ -86,18 +90,25 @@ class Engine {
 
   text::Dialect dialect() const;
   text::EffortProfile effort_profile() const;
-  // Image placeholders and span tokens of the tokenizer: never generated, and refused in prompts.
-  const std::vector<int32_t>& image_tokens() const { return image_tokens_; }
+  // Absent where the tokenizer has no image tokens.
+  const std::optional<ImageTokenIds>& image_tokens() const { return image_tokens_; }
+  bool takes_images() const { return options_.model.limits.images; }
   std::vector<int32_t> end_tokens() const;
   // What generation_config.json says: greedy if do_sample is false, else its temperature, top_p and top_k. The seed is
   // 0.
   SamplingParams default_sampling() const;
 
-  // Token ids of chat messages (text/chat.h); nothing that stands in a message becomes a control token.
-  absl::StatusOr<EncodedPrompt> EncodeChat(const text::Json& messages, const text::ThinkingChoice& thinking) const;
+  // Decodes and cuts an image file's bytes. FailedPrecondition where the model takes no images; else the errors of
+  // vision::PrepareImage.
+  absl::StatusOr<std::shared_ptr<const vision::PreparedImage>> PrepareImage(std::span<const uint8_t> bytes) const;
+
+  // Token ids of chat messages (text/chat.h); nothing that stands in a message becomes a control token. `images` stand
+  // for the image parts of the messages, in their order.
+  absl::StatusOr<EncodedPrompt> EncodeChat(const text::Json& messages, const text::ThinkingChoice& thinking,
+                                           const ImageList& images = {}) const;
   // Token ids of a complete prompt in which control tokens are matched: for trusted callers. starts_in_reasoning is set
-  // if it ends with <think>.
-  absl::StatusOr<EncodedPrompt> EncodeRaw(std::string_view prompt) const;
+  // if it ends with <think>. `images` stand for its placeholders.
+  absl::StatusOr<EncodedPrompt> EncodeRaw(std::string_view prompt, const ImageList& images = {}) const;
 
   // Requires a tokenizer. One generator per sequence of the model.
   Generator MakeGenerator(int32_t seq = 0);
@@ -109,6 +120,8 @@ class Engine {
   absl::Status OpenCheckpoint(const std::string& dir);
   absl::Status ReadDummyConfig(const std::string& source);
   absl::Status LoadTokenizer(const std::string& source);
+  absl::Status SetUpImages();
+  absl::Status PlaceImages(const ImageList& images, EncodedPrompt* prompt) const;
   absl::Status CheckOptions();
   absl::StatusOr<checkpoint::MemoryPlan> Plan(int64_t context) const;
   absl::Status FitMemory();
@@ -125,7 +138,7 @@ class Engine {
   std::string description_;
   checkpoint::MemoryPlan plan_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::vector<int32_t> image_tokens_;
+  std::optional<ImageTokenIds> image_tokens_;
   std::unique_ptr<models::Model> model_;  // reads weights_
 };
 

@@ -35,42 +35,60 @@ std::string_view FinishReasonName(FinishReason reason) {
 }
 
 Generator::Generator(models::Model* model, std::shared_ptr<const text::Tokenizer> tokenizer,
-                     std::vector<int32_t> banned, int32_t seq)
+                     std::optional<ImageTokenIds> image_tokens, int32_t seq)
     : model_(model),
       tokenizer_(std::move(tokenizer)),
-      banned_(std::move(banned)),
+      image_tokens_(image_tokens),
       positions_(static_cast<size_t>(model->limits().max_batch_tokens)),
       seqs_(positions_.size(), seq),
-      logits_(static_cast<size_t>(model->config().vocab_size)) {}
+      logits_(static_cast<size_t>(model->config().vocab_size)) {
+  if (!image_tokens_.has_value()) return;
+  banned_.push_back(image_tokens_->placeholder);
+  for (int32_t i = 0; i < 5; ++i) banned_.push_back(image_tokens_->first + i);
+}
 
-absl::Status Generator::CheckPrompt(const std::vector<int32_t>& prompt) const {
+absl::Status Generator::CheckPrompt(const GenerateRequest& request) const {
+  const std::vector<int32_t>& prompt = request.prompt;
   const int64_t context = model_->limits().max_context;
   if (prompt.empty()) return InvalidArgument("the prompt is empty: expected at least one token");
   if (static_cast<int64_t>(prompt.size()) >= context) {
     return InvalidArgument("the prompt has {} tokens, the context {}: expected at most {} so that an answer has room",
                            prompt.size(), context, context - 1);
   }
+  int64_t covered = 0;  // up to here tokens belong to images that were looked at
+  size_t next = 0;
   const int64_t vocab = model_->config().vocab_size;
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] < 0 || prompt[i] >= vocab) {
       return InvalidArgument("token {} of the prompt is {}: expected ids from 0 to {}", i, prompt[i], vocab - 1);
     }
-    if (Contains(banned_, prompt[i])) {
-      return Unimplemented(
-          "token {} of the prompt is {} (\"{}\"), which stands for an image: images are not served yet", i, prompt[i],
+    const auto position = static_cast<int64_t>(i);
+    if (next < request.images.size() && request.images[next].record.offset == position) {
+      covered = position + request.images[next++].record.length;
+    }
+    if (position >= covered && Contains(banned_, prompt[i])) {
+      return InvalidArgument(
+          "token {} of the prompt is {} (\"{}\"), which stands for an image: no image was given for it", i, prompt[i],
           tokenizer_->TokenBytes(prompt[i]));
     }
+  }
+  if (next != request.images.size()) {
+    return InvalidArgument("image {} is said to begin at token {}; expected ascending places in a prompt of {} tokens",
+                           next, request.images[next].record.offset, prompt.size());
   }
   return absl::OkStatus();
 }
 
-absl::Status Generator::Step(std::span<const int32_t> ids, int64_t position, bool want_logits) {
-  for (size_t i = 0; i < ids.size(); ++i) positions_[i] = static_cast<int32_t>(position + static_cast<int64_t>(i));
+absl::Status Generator::Step(std::span<const int32_t> ids, int64_t position, const ImageContext* images,
+                             bool want_logits) {
+  const auto count = static_cast<int64_t>(ids.size());
+  for (int64_t i = 0; i < count; ++i) positions_[i] = static_cast<int32_t>(position + i);
   const auto last = static_cast<int32_t>(ids.size()) - 1;
   models::StepInput step;
   step.ids = ids;
   step.positions = std::span(positions_).first(ids.size());
   step.seqs = std::span(seqs_).first(ids.size());
+  if (images != nullptr) images->Fill(position, position + count, &step);
   if (want_logits) {
     step.logit_rows = std::span(&last, 1);
     step.logits = logits_.data();
@@ -78,19 +96,22 @@ absl::Status Generator::Step(std::span<const int32_t> ids, int64_t position, boo
   return model_->Forward(step);
 }
 
-absl::StatusOr<bool> Generator::Prefill(const std::vector<int32_t>& ids, const std::atomic<bool>* cancel) {
+absl::StatusOr<bool> Generator::Prefill(const std::vector<int32_t>& ids, const ImageContext& images,
+                                        const std::atomic<bool>* cancel) {
   const std::span<const int32_t> all(ids);
-  for (size_t begin = 0; begin < ids.size(); begin += positions_.size()) {
+  const auto size = static_cast<int64_t>(ids.size());
+  int64_t end = 0;
+  for (int64_t begin = 0; begin < size; begin = end) {
     if (IsSet(cancel)) return false;
-    const size_t n = std::min(positions_.size(), ids.size() - begin);
-    HADAL_RETURN_IF_ERROR(Step(all.subspan(begin, n), static_cast<int64_t>(begin), begin + n == ids.size()));
+    end = images.ChunkEnd(begin, static_cast<int64_t>(positions_.size()), size);
+    HADAL_RETURN_IF_ERROR(Step(all.subspan(begin, end - begin), begin, &images, end == size));
   }
   return true;
 }
 
 absl::StatusOr<GenerateResult> Generator::Generate(const GenerateRequest& request, OnEvents on_events,
                                                    const std::atomic<bool>* cancel) {
-  HADAL_RETURN_IF_ERROR(CheckPrompt(request.prompt));
+  HADAL_RETURN_IF_ERROR(CheckPrompt(request));
   HADAL_RETURN_IF_ERROR(CheckStopStrings(request.stop));
   if (request.max_tokens < 0) return InvalidArgument("max_tokens: expected at least 1, found {}", request.max_tokens);
   HADAL_ASSIGN_OR_RETURN(Sampler sampler,
@@ -107,7 +128,14 @@ absl::StatusOr<GenerateResult> Generator::Generate(const GenerateRequest& reques
 
   const Clock::time_point start = Clock::now();
   Clock::time_point first_token = start;
-  HADAL_ASSIGN_OR_RETURN(bool running, Prefill(request.prompt, cancel));
+  ImageContext images;
+  if (!request.images.empty()) {
+    if (!image_tokens_.has_value()) {
+      return absl::FailedPreconditionError("this model takes text only: its tokenizer has no image tokens");
+    }
+    HADAL_ASSIGN_OR_RETURN(images, ImageContext::Create(model_, request.images, request.prompt, *image_tokens_));
+  }
+  HADAL_ASSIGN_OR_RETURN(bool running, Prefill(request.prompt, images, cancel));
   if (!running) result.finish_reason = FinishReason::kCancelled;
   while (running) {
     const auto produced = static_cast<int64_t>(result.token_ids.size());
@@ -133,7 +161,7 @@ absl::StatusOr<GenerateResult> Generator::Generate(const GenerateRequest& reques
       result.finish_reason = FinishReason::kLength;
       break;
     }
-    HADAL_RETURN_IF_ERROR(Step(std::span(&token.id, 1), prompt_size + produced, true));
+    HADAL_RETURN_IF_ERROR(Step(std::span(&token.id, 1), prompt_size + produced, nullptr, true));
   }
   const Clock::time_point end = Clock::now();
 

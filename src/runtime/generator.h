@@ -15,13 +15,15 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "models/model.h"
+#include "runtime/images.h"
 #include "runtime/output_stream.h"
 #include "runtime/sampler.h"
 
 namespace hadal::runtime {
 
 struct GenerateRequest {
-  std::vector<int32_t> prompt;  // 1 to max_context - 1 ids
+  std::vector<int32_t> prompt;      // 1 to max_context - 1 ids
+  std::vector<PlacedImage> images;  // whose blocks stand in the prompt
   SamplingParams sampling;
   int64_t max_tokens = 0;  // 0: as many as the context holds. Larger than that counts as that.
   std::vector<int32_t> end_tokens;
@@ -70,26 +72,28 @@ using OnEvents = absl::FunctionRef<bool(const std::vector<text::OutputEvent>&)>;
 
 class Generator {
  public:
-  // `banned`: tokens that are never generated and that a prompt may not hold: image placeholders and span tokens, as
-  // long as no image stands behind them. `seq` is the sequence of the model that the generator uses.
-  Generator(models::Model* model, std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<int32_t> banned,
-            int32_t seq = 0);
+  // `image_tokens` (absent where the tokenizer has none) are never generated, and a prompt holds them in the blocks of
+  // its images only. `seq` is the sequence of the model that the generator uses.
+  Generator(models::Model* model, std::shared_ptr<const text::Tokenizer> tokenizer,
+            std::optional<ImageTokenIds> image_tokens, int32_t seq = 0);
 
   // `cancel` (may be null) is looked at between steps; what was generated so far comes back.
-  // InvalidArgument for a request that cannot be run, before anything is computed; Unimplemented for banned tokens in
-  // the prompt; Internal for logits that are not finite.
+  // InvalidArgument for a request that cannot be run, before anything is computed; FailedPrecondition for images where
+  // the model takes none; Internal for logits that are not finite.
   absl::StatusOr<GenerateResult> Generate(const GenerateRequest& request, OnEvents on_events,
                                           const std::atomic<bool>* cancel = nullptr);
 
  private:
-  absl::Status CheckPrompt(const std::vector<int32_t>& prompt) const;
+  absl::Status CheckPrompt(const GenerateRequest& request) const;
   // Runs ids from `position` on in chunks; the last row's logits are in logits_ afterwards. False if cancelled.
-  absl::StatusOr<bool> Prefill(const std::vector<int32_t>& ids, const std::atomic<bool>* cancel);
-  absl::Status Step(std::span<const int32_t> ids, int64_t position, bool want_logits);
+  absl::StatusOr<bool> Prefill(const std::vector<int32_t>& ids, const ImageContext& images,
+                               const std::atomic<bool>* cancel);
+  absl::Status Step(std::span<const int32_t> ids, int64_t position, const ImageContext* images, bool want_logits);
 
   models::Model* model_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::vector<int32_t> banned_;
+  std::optional<ImageTokenIds> image_tokens_;
+  std::vector<int32_t> banned_;            // those
   std::vector<int32_t> positions_, seqs_;  // of one step
   std::vector<float> logits_;              // [vocab]
 };

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "models/deepseek_v4/common/model.h"
+#include "models/deepseek_v4/common/vl/vl_model.h"
 #include "models/registry/platforms.h"
 
 namespace hadal::models {
@@ -17,6 +18,7 @@ using checkpoint::ModelConfig;
 // whose platform fits, unless it is overridden by name.
 struct ModelClass {
   std::string_view name;
+  bool vision;                // for checkpoints with a vision tower
   std::string_view platform;  // empty: any
   checkpoint::ModelFamily family;
   absl::StatusOr<std::unique_ptr<Model>> (*create)(const checkpoint::WeightSource&, std::unique_ptr<ops::Ops>,
@@ -32,8 +34,10 @@ absl::StatusOr<std::unique_ptr<Model>> Make(const checkpoint::WeightSource& weig
 }
 
 constexpr std::array kClasses = {
-    ModelClass{"DeepseekV4ForCausalLM", "", checkpoint::ModelFamily::kV4, Make<deepseek_v4::Model>,
+    ModelClass{"DeepseekV4ForCausalLM", false, "", checkpoint::ModelFamily::kV4, Make<deepseek_v4::Model>,
                deepseek_v4::Model::Plan},
+    ModelClass{"DeepseekV4ForConditionalGeneration", true, "", checkpoint::ModelFamily::kV4, Make<deepseek_v4::VlModel>,
+               deepseek_v4::VlModel::Plan},
 };
 
 absl::StatusOr<const ModelClass*> FindClass(const ModelConfig& config, const ModelOptions& options,
@@ -53,7 +57,10 @@ absl::StatusOr<const ModelClass*> FindClass(const ModelConfig& config, const Mod
   }
   for (const ModelClass& entry : kClasses) {
     if (!entry.platform.empty() && entry.platform != platform) continue;
-    if (wanted.empty() ? entry.family == config.family : entry.name == wanted) {
+    // The published vision configuration names the text architecture: vision_n_layers decides (spec vision-and-cache
+    // 1.2).
+    const bool fits = entry.family == config.family && entry.vision == config.has_vision();
+    if (wanted.empty() ? fits : entry.name == wanted) {
       if (entry.family != config.family) {
         return InvalidArgument("class {} implements {}, the checkpoint is {}", entry.name,
                                checkpoint::FamilyName(entry.family), checkpoint::FamilyName(config.family));

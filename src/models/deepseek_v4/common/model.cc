@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "models/deepseek_v4/common/rope.h"
 #include "models/deepseek_v4/common/step_buffers.h"
+#include "ops/combine_indices.h"
 
 namespace hadal::models::deepseek_v4 {
 
@@ -21,7 +22,8 @@ Model::Model(const checkpoint::ModelConfig& config, std::unique_ptr<ops::Ops> op
       limits_(limits),
       ops_(std::move(ops)),
       plain_freqs_(RopeFrequencies(config.rope_theta, config.qk_rope_head_dim)),
-      compressed_freqs_(YarnFrequencies(config.compress_rope_theta, config.qk_rope_head_dim, config.rope_scaling)) {}
+      compressed_freqs_(YarnFrequencies(config.compress_rope_theta, config.qk_rope_head_dim, config.rope_scaling)),
+      seq_ranges_(std::max<int64_t>(limits.max_seqs, 0)) {}
 
 ModelMemory Model::Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
   StepBuffers unused;
@@ -58,13 +60,32 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSou
 }
 
 absl::Status Model::CheckStep(const StepInput& step) const {
-  const auto tokens = static_cast<int64_t>(step.ids.size());
+  const auto tokens = static_cast<int64_t>(step.positions.size());
   if (tokens == 0 || tokens > limits_.max_batch_tokens) {
     return InvalidArgument("a step of {} rows; expected 1 to {}", tokens, limits_.max_batch_tokens);
   }
+  // Embeddings do not replace ids: routing needs them (spec vision-and-cache 4.2).
+  if (step.ids.empty() && config_.num_hash_layers > 0) {
+    return InvalidArgument("DeepSeek V4 hash MoE routing requires input_ids.");
+  }
+  if (step.ids.empty() && config_.has_vision()) {
+    return InvalidArgument("DeepSeek V4 vision MoE routing requires input_ids.");
+  }
   if (step.positions.size() != step.ids.size() || step.seqs.size() != step.ids.size()) {
-    return InvalidArgument("a step with {} ids, {} positions and {} sequence numbers; expected equal counts", tokens,
-                           step.positions.size(), step.seqs.size());
+    return InvalidArgument("a step with {} ids, {} positions and {} sequence numbers; expected equal counts",
+                           step.ids.size(), tokens, step.seqs.size());
+  }
+  if (!step.embeddings.empty() && step.embeddings.size() != step.ids.size()) {
+    return InvalidArgument("a step with {} ids and {} embeddings; expected equal counts", tokens,
+                           step.embeddings.size());
+  }
+  if (step.left_visible.empty() != step.right_visible.empty()) {
+    return InvalidArgument("left_visible and right_visible must be provided together");
+  }
+  if (!step.left_visible.empty() &&
+      (step.left_visible.size() != step.ids.size() || step.right_visible.size() != step.ids.size())) {
+    return InvalidArgument("a step with {} ids, {} left_visible and {} right_visible; expected equal counts", tokens,
+                           step.left_visible.size(), step.right_visible.size());
   }
   if (static_cast<int64_t>(step.logit_rows.size()) > limits_.max_logit_rows) {
     return InvalidArgument("logits of {} rows; expected at most {}", step.logit_rows.size(), limits_.max_logit_rows);
@@ -87,14 +108,26 @@ absl::Status Model::CheckStep(const StepInput& step) const {
   return absl::OkStatus();
 }
 
-void Model::PrepareStep(const StepInput& step) {
+void Model::PrepareStep(const StepInput& step, bool spans) {
   const auto tokens = static_cast<int64_t>(step.ids.size());
   batch_ = {tokens, step.ids.data(), step.positions.data(), step.seqs.data()};
   step_ = CutToRows(buffers_, tokens, config_.hc_mult);
+  // What there is of each sequence once this step is stored: the window's rows before its first row, up to its last.
+  for (int64_t t = 0; t < tokens; ++t) seq_ranges_[step.seqs[t]] = {-1, 0};
   for (int64_t t = 0; t < tokens; ++t) {
-    const auto position = static_cast<int64_t>(step.positions[t]);
-    step_.window_begin[t] = static_cast<int32_t>(std::max<int64_t>(0, position - config_.sliding_window + 1));
-    step_.window_end[t] = static_cast<int32_t>(position + 1);
+    ops::WindowRange& range = seq_ranges_[step.seqs[t]];
+    const int64_t position = step.positions[t];
+    if (range.begin < 0) range.begin = std::max<int64_t>(0, position - (config_.sliding_window - 1));
+    range.end = std::max(range.end, position + 1);
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    const bool in_span = spans && !step.left_visible.empty();
+    const ops::WindowRange& exists = seq_ranges_[step.seqs[t]];
+    const ops::WindowRange seen =
+        ops::VisibleWindow(step.positions[t], in_span ? step.left_visible[t] : 0, in_span ? step.right_visible[t] : 0,
+                           config_.sliding_window, exists.begin, exists.end);
+    step_.window_begin[t] = static_cast<int32_t>(seen.begin);
+    step_.window_end[t] = static_cast<int32_t>(seen.end);
   }
   ops_->ComputeRopeAngles(batch_, plain_freqs_, step_.rope[0][0], step_.rope[0][1]);
   ops_->ComputeRopeAngles(batch_, compressed_freqs_, step_.rope[1][0], step_.rope[1][1]);
@@ -107,8 +140,9 @@ ops::RopeAngles Model::Angles(int ratio) const {
 
 absl::Status Model::Forward(const StepInput& step) {
   HADAL_RETURN_IF_ERROR(CheckStep(step));
-  PrepareStep(step);
+  PrepareStep(step, true);
   ops_->Embed(batch_, weights_->embed, config_.hc_mult, step_.streams);
+  if (!step.embeddings.empty()) ops_->PlaceEmbeddings(step.embeddings, config_.hc_mult, step_.streams);
   if (step.observer != nullptr) step.observer->OnStreams(-1, step_.streams);
   for (size_t i = 0; i < weights_->layers.size(); ++i) {
     RunLayer(static_cast<int64_t>(i), weights_->layers[i], step_.streams, step.observer);
@@ -127,7 +161,7 @@ absl::Status Model::Draft(int block, const StepInput& step) {
     return Unimplemented("draft block {}; the checkpoint has {}", block, weights_->mtp.size());
   }
   HADAL_RETURN_IF_ERROR(CheckStep(step));
-  PrepareStep(step);
+  PrepareStep(step, false);
   const MtpWeights& mtp = weights_->mtp[block];
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const int64_t hc = config_.hc_mult;
@@ -135,6 +169,7 @@ absl::Status Model::Draft(int block, const StepInput& step) {
   ops::Tensor streams = step_.draft_streams;
   // e = e_proj(RMSNorm(embed[next])), broadcast over the streams; every stream goes through h_proj.
   ops_->Embed(batch_, weights_->embed, 1, step_.x);
+  if (!step.embeddings.empty()) ops_->PlaceEmbeddings(step.embeddings, 1, step_.x);
   ops_->RmsNorm(step_.x, mtp.enorm, eps, step_.x);
   ops_->Linear(step_.x, std::array{LinearTarget{&mtp.e_proj, step_.y, InputQuant::kFp8}});
   ops::Tensor per_stream = ops::MakeTensor(streams.data, streams.dtype, streams.rows * hc, d);
@@ -264,8 +299,7 @@ void Model::Moe(int64_t index, const MoeWeights& moe, const ops::Tensor& x, cons
   route.bias = moe.bias;
   route.bias_vl = moe.bias_vl;
   route.token_to_expert = moe.token_to_expert.empty() ? nullptr : moe.token_to_expert.data();
-  // Without images in a request no id is an image token; an empty range past the vocabulary says so.
-  route.image_first = static_cast<int32_t>(config_.vocab_size);
+  route.image_first = limits_.image_first_id;
   route.experts_per_token = config_.num_experts_per_tok;
   route.scale = static_cast<float>(config_.routed_scaling_factor);
   route.batch = batch_;

@@ -11,6 +11,7 @@
 #include "models/deepseek_v4/common/cache.h"
 #include "models/deepseek_v4/common/weights.h"
 #include "models/model.h"
+#include "ops/combine_indices.h"
 
 namespace hadal::models::deepseek_v4 {
 
@@ -61,8 +62,8 @@ class Model final : public models::Model {
   Model(const checkpoint::ModelConfig& config, std::unique_ptr<ops::Ops> ops, const ModelLimits& limits);
 
   absl::Status CheckStep(const StepInput& step) const;
-  // Positions, visible window and rotary angles of the step.
-  void PrepareStep(const StepInput& step);
+  // Positions, visible window and rotary angles of the step; `spans`: image spans widen the window.
+  void PrepareStep(const StepInput& step, bool spans);
   void RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor& streams, StepObserver* observer);
   void Attention(int64_t index, const LayerWeights& layer, const ops::Tensor& x, const ops::Tensor& out,
                  StepObserver* observer);
@@ -79,8 +80,9 @@ class Model final : public models::Model {
   std::vector<float> plain_freqs_;       // layers of ratio 0 and MTP blocks
   std::vector<float> compressed_freqs_;  // every other layer
   MemoryRegion memory_;
-  StepBuffers buffers_;  // sized for max_batch_tokens
-  StepBuffers step_;     // the same, cut to the rows of this step
+  std::vector<ops::WindowRange> seq_ranges_;  // [max_seqs] positions of the window rows that exist, of this step
+  StepBuffers buffers_;                       // sized for max_batch_tokens
+  StepBuffers step_;                          // the same, cut to the rows of this step
   ops::BatchRows batch_;
   std::vector<float> observed_scores_;  // only when a step is observed
 };

@@ -68,8 +68,15 @@ ops::WorkspaceSpec WorkspaceFor(const checkpoint::ModelConfig& c, const ModelLim
   spec.max_tokens = std::max(limits.max_batch_tokens, limits.max_logit_rows);
   spec.hidden = c.hidden_size;
   spec.hc_mult = c.hc_mult;
+  const checkpoint::VisionConfig& v = c.vision;
   spec.max_linear_k = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank, c.moe_intermediate_size});
   spec.max_linear_n = std::max({c.num_attention_heads * c.head_dim, c.vocab_size, c.index_n_heads * c.index_head_dim});
+  if (limits.images) {
+    const int64_t squares = v.downsample_ratio * v.downsample_ratio;
+    spec.max_linear_k = std::max({spec.max_linear_k, v.inter_dim, v.dim * squares, 3 * v.patch_size * v.patch_size});
+    spec.max_linear_n = std::max({spec.max_linear_n, 2 * v.inter_dim, 3 * v.dim});
+    spec.vision_rows = v.max_n_token * squares;
+  }
   spec.heads = c.num_attention_heads;
   spec.head_dim = c.head_dim;
   spec.experts = c.n_routed_experts;

@@ -1,0 +1,72 @@
+// Images of a prompt: placeholders become blocks of image tokens, and every position gets the embedding and the
+// visibility that its image gives it (spec deepseek-v4-vision-and-cache 2.5, 4.1, 5.1).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/model_config.h"
+#include "models/model.h"
+#include "text/tokenizer.h"
+#include "vision/image_block.h"
+#include "vision/preprocess.h"
+
+namespace hadal::runtime {
+
+// Ids of the tokens that stand for images.
+struct ImageTokenIds {
+  int32_t placeholder = 0;  // of the prompt text
+  int32_t first = 0;        // of the five kinds of block tokens, which are consecutive (vision::SpanToken)
+
+  bool contains(int32_t id) const { return id == placeholder || (id >= first && id < first + 5); }
+};
+
+// Looks the tokens up by their exact names. InvalidArgument if one is missing ("Token not found in tokenizer") or the
+// five are not consecutive.
+absl::StatusOr<ImageTokenIds> FindImageTokens(const text::Tokenizer& tokenizer);
+
+vision::SizeRules SizeRulesOf(const checkpoint::VisionConfig& vision);
+
+// Tokens that one image takes at most, lead pads included.
+inline int64_t MaxImageTokens(const checkpoint::VisionConfig& vision) {
+  return vision.max_n_token + vision::kMaxLeadPads;
+}
+
+// An image and its place in the final prompt.
+struct PlacedImage {
+  std::shared_ptr<const vision::PreparedImage> image;
+  vision::SpanRecord record;
+};
+
+// Replaces the placeholders of `ids`, left to right, by the blocks of `images`. InvalidArgument if their numbers
+// differ.
+absl::StatusOr<std::vector<PlacedImage>> ExpandImages(
+    std::span<const std::shared_ptr<const vision::PreparedImage>> images, const ImageTokenIds& tokens,
+    std::vector<int32_t>* ids);
+
+// What the images of a prompt mean for its positions.
+class ImageContext {
+ public:
+  // Encodes the images. Errors of Model::EncodeImage.
+  static absl::StatusOr<ImageContext> Create(models::Model* model, std::span<const PlacedImage> images,
+                                             std::span<const int32_t> prompt, const ImageTokenIds& tokens);
+
+  bool empty() const { return records_.empty(); }
+  // End of a chunk that begins at `begin` and may have up to `most` rows of `size`: images are taken whole, so a chunk
+  // ends before an image that does not fit into it (spec 5.3). An image at `begin` has to fit into `most`.
+  int64_t ChunkEnd(int64_t begin, int64_t most, int64_t size) const;
+  // Completes the step of positions [begin, end).
+  void Fill(int64_t begin, int64_t end, models::StepInput* step) const;
+
+ private:
+  std::vector<vision::SpanRecord> records_;         // ascending
+  std::vector<std::vector<std::byte>> embeddings_;  // of each image: [tokens, hidden] act
+  std::vector<const void*> rows_;                   // [prompt]
+  std::vector<int32_t> left_, right_;               // [prompt]
+};
+
+}  // namespace hadal::runtime
