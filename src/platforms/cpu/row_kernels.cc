@@ -225,16 +225,19 @@ void Pool(const float* const* kv, const float* const* gate, int64_t slots, int64
   }
 }
 
+// hn::Exp is made for arguments up to 104, where it is infinite already.
+HWY_INLINE VF Silu(DF d, VF g) {
+  return hn::Div(g, hn::Add(hn::Set(d, 1.0f), hn::Exp(d, hn::Min(hn::Neg(g), hn::Set(d, 104.0f)))));
+}
+
 void Swiglu(const float* g, const float* u, int64_t n, float limit, float weight, float* h) {
   const DF d;
   const int64_t lanes = hn::Lanes(d);
-  const VF one = hn::Set(d, 1.0f);
   const VF high = hn::Set(d, limit > 0 ? limit : HUGE_VALF);
   const auto block = [&](VF gate, VF up) {
     gate = hn::Min(gate, high);
     up = hn::Max(hn::Min(up, high), hn::Neg(high));
-    const VF silu = hn::Div(gate, hn::Add(one, hn::Exp(d, hn::Neg(gate))));
-    return hn::Mul(hn::Set(d, weight), hn::Mul(silu, up));
+    return hn::Mul(hn::Set(d, weight), hn::Mul(Silu(d, gate), up));
   };
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(block(hn::LoadU(d, g + i), hn::LoadU(d, u + i)), d, h + i);
@@ -486,11 +489,7 @@ template <typename T>
 void SiluMulRow(const T* HWY_RESTRICT gate, const T* HWY_RESTRICT up, int64_t n, T* HWY_RESTRICT out) {
   const DF d;
   const int64_t lanes = hn::Lanes(d);
-  const VF one = hn::Set(d, 1.0f);
-  const auto product = [&](VF g, VF u) {
-    const VF silu = hn::Div(g, hn::Add(one, hn::Exp(d, hn::Neg(g))));
-    return hn::Mul(RoundToAct(d, silu, out), u);
-  };
+  const auto product = [&](VF g, VF u) { return hn::Mul(RoundToAct(d, Silu(d, g), out), u); };
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) StoreAct(d, product(LoadAct(d, gate + i), LoadAct(d, up + i)), out + i);
   for (; i < n; ++i) {

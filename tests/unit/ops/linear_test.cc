@@ -100,6 +100,43 @@ TEST_P(LinearTest, MatchesADoubleSumOnEdgeShapes) {
   }
 }
 
+// The bias is part of the fp32 sum: it comes before the one rounding. k = 588 (a patch of 14 x 14) is no multiple of
+// any vector or tile.
+TEST_P(LinearTest, AddsTheBiasBeforeTheRounding) {
+  Random random(8);
+  for (const auto& [dtype, k] : {std::pair<DType, int64_t>{DType::kBF16, 588},
+                                 {DType::kF32, 588},
+                                 {DType::kBF16, 20},
+                                 {DType::kBF16, 1024},
+                                 {DType::kF8E4M3, 256},
+                                 {DType::kF4E2M1, 256}}) {
+    for (int64_t n : {1, 7, 130, 257}) {
+      for (int64_t tokens : {1, 5, 17, 70}) {
+        SCOPED_TRACE(testing::Message() << tokens << " rows, n " << n << ", k " << k << " " << DTypeName(dtype));
+        Matrix x = Matrix::RandomNormal(&random, act(), tokens, k, 1.0f, 4);
+        const Weight w = Weight::RandomOf(&random, dtype, n, k);
+        const ops::LinearWeight view = w.view();
+        const Matrix bias = Matrix::RandomNormal(&random, n == 7 ? DType::kF32 : DType::kBF16, 1, n, 3.0f);
+        Matrix out(act(), tokens, n, 3), plain(act(), tokens, n);
+        const ops::LinearTarget targets[] = {{&view, out.view(), ops::InputQuant::kNone, bias.vector()},
+                                             {&view, plain.view(), ops::InputQuant::kNone}};
+        ops_->Linear(x.view(), targets);
+        ops_->Synchronize();
+        ExpectLinear(x, w, plain, false);
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t o = 0; o < n; ++o) {
+            Sum sum = DotInDouble(x.Row(t), 0, w, o);
+            sum.value += bias.At(0, o);
+            sum.magnitude += std::fabs(bias.At(0, o));
+            ASSERT_NEAR(out.At(t, o), sum.value, LinearTolerance(act(), k + 1, sum)) << "row " << t << " output " << o;
+          }
+        }
+        EXPECT_TRUE(out.PaddingIntact());
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, TargetsThatShareAnInputAreIndependent) {
   Random random(2);
   Matrix x = Matrix::RandomNormal(&random, act(), 19, 256);

@@ -389,6 +389,27 @@ TEST_P(MoeTest, NoClampWithALimitOfZero) {
   EXPECT_NEAR(experts.Run(ops_.get(), x, {0}, {1.0f}, 1, 10.0f).At(0, 0), 100.0f, published() ? 4.0f : 0.01f);
 }
 
+// The gate is not clamped from below: its silu is zero there, and no exponential may overflow on the way.
+TEST_P(MoeTest, VeryNegativeGatesCloseTheExpert) {
+  const int64_t d = 128;
+  std::vector<float> gate(d * d, 0.0f), up(d * d, 0.0f), identity(d * d, 0.0f);
+  for (int64_t i = 0; i < d; ++i) {
+    gate[i * d] = i % 2 == 0 ? -208.0f : -104.0f;
+    up[i * d] = identity[i * d + i] = 1.0f;
+  }
+  Random random(79);
+  Experts experts(&random, DType::kF8E4M3, DType::kF8E4M3, 1, d, d);
+  experts.routed[0] = {Weight::FromGrid(DType::kF8E4M3, d, d, gate), Weight::FromGrid(DType::kF8E4M3, d, d, up),
+                       Weight::FromGrid(DType::kF8E4M3, d, d, identity)};
+  experts.with_shared = false;
+  Matrix x = Matrix::Filled(act(), 1, d, 0.0f);
+  for (float v : {1.0f, 2.0f, 256.0f}) {
+    x.Set(0, 0, v);
+    const Matrix out = experts.Run(ops_.get(), x, {0}, {1.0f}, 1, 10.0f);
+    for (int64_t i = 0; i < d; ++i) ASSERT_NEAR(out.At(0, i), 0.0f, 1e-30f) << v << " " << i;
+  }
+}
+
 // Padding rows carry no expert.
 TEST_P(MoeTest, SlotsOfMinusOneAreSkipped) {
   Random random(77);

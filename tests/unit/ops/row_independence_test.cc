@@ -124,6 +124,25 @@ TEST_P(RowIndependenceTest, Linear) {
   }
 }
 
+TEST_P(RowIndependenceTest, LinearWithBias) {
+  for (const int64_t k : {588, 1024}) {
+    Random random(95);
+    const Matrix x = Matrix::RandomNormal(&random, act(), AllRows().size(), k);
+    const Weight weight = Weight::RandomOf(&random, DType::kBF16, 130, k);
+    const Matrix bias = Matrix::RandomNormal(&random, DType::kBF16, 1, 130);
+    Check([&]() -> RunRows {
+      return [&](const std::vector<int64_t>& rows) {
+        Matrix in = x.Take(rows), out(act(), in.rows(), 130);
+        const ops::LinearWeight view = weight.view();
+        const ops::LinearTarget target{&view, out.view(), ops::InputQuant::kNone, bias.vector()};
+        ops_->Linear(in.view(), {&target, 1});
+        ops_->Synchronize();
+        return RowsOf(out);
+      };
+    });
+  }
+}
+
 TEST_P(RowIndependenceTest, GroupedLinear) {
   Random random(83);
   const Matrix x = Matrix::RandomNormal(&random, act(), AllRows().size(), 4 * 512);
