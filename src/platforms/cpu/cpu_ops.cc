@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "platforms/cpu/attention_amx.h"
 #include "platforms/cpu/cpu_ops_impl.h"
+#include "platforms/cpu/vision_amx.h"
 
 namespace hadal::cpu {
 namespace {
@@ -88,7 +89,10 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
                       spec.moe_intermediate, int64_t{1024}}));
     worker.selection = carver.Take<float>(scored);
     worker.pointers = carver.Take<const void*>(std::max(attended, scored));
-    if (amx_.tiles) worker.attention = carver.Take<std::byte>(AttendAmxScratch(attended, spec.heads, spec.head_dim));
+    if (amx_.tiles) {
+      worker.attention = carver.Take<std::byte>(std::max(AttendAmxScratch(attended, spec.heads, spec.head_dim),
+                                                         AttendAllAmxScratch(spec.vision_rows, kMaxVisionHead)));
+    }
     worker.linear = carver.Take<std::byte>(LinearScratchBytes(std::max<int64_t>(t, kHcRows)));
   }
   for (int i = 0; i < kPackVariants; ++i) {

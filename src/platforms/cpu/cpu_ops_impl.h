@@ -16,6 +16,9 @@ namespace hadal::cpu {
 // Rows that one worker prepares together.
 inline constexpr int64_t kPackRows = 16;
 
+// Widest vision head: queries and results of a task lie in buffers that every model has (WorkerScratch::vectors).
+inline constexpr int64_t kMaxVisionHead = 128;
+
 // Most experts that can have rows in one step, the shared one included.
 inline constexpr int64_t kMaxJobs = 1025;
 
@@ -28,7 +31,7 @@ struct WorkerScratch {
   float* vectors = nullptr;         // a handful of head-sized rows
   float* selection = nullptr;       // indexer: [max compressed rows]
   const void** pointers = nullptr;  // [max(attended, compressed) rows]
-  std::byte* attention = nullptr;   // AttendAmxScratch
+  std::byte* attention = nullptr;   // AttendAmxScratch, AttendAllAmxScratch
   std::byte* linear = nullptr;      // LinearScratchBytes
 };
 
@@ -96,9 +99,13 @@ class CpuOps final : public ops::Ops {
   void StoreBlock(const PackedInput& x, int64_t rows, const float* block, const ops::Tensor& out, int64_t row0,
                   int64_t n0);
 
-  // VisionAttention's first pass for patches [first, first + count), count <= kPackRows: rotated queries [H][N][D],
-  // rotated keys [H][D][N] and values [H][N][D] into args.packed.
+  // VisionAttention with the row kernels. args.packed: rotated queries [H][N][D], rotated keys [H][D][N], values
+  // [H][N][D].
   void PackVisionRows(const ops::VisionAttentionArgs& args, int64_t first, int64_t count, float* columns);
+  void VisionAttentionRows(const ops::VisionAttentionArgs& args);
+  // The same on tiles. args.packed: rotated queries [H][N][D], then keys and values of each head as in vision_amx.h.
+  void PackVisionTiles(const ops::VisionAttentionArgs& args, int64_t first, int64_t count);
+  void VisionAttentionTiles(const ops::VisionAttentionArgs& args);
 
   // Pointers to the cache rows that row t of the step sees: compressed ones, then the window.
   static int64_t VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, const void** rows);

@@ -9,12 +9,10 @@
 #include "base/status.h"
 #include "ops/combine_indices.h"
 #include "platforms/cpu/cpu_ops_impl.h"
+#include "platforms/cpu/vision_amx.h"
 
 namespace hadal::cpu {
 namespace {
-
-// Queries and results of a task lie in buffers that every model has (WorkerScratch::vectors).
-constexpr int64_t kMaxVisionHead = 128;
 
 std::byte* RowAt(const ops::Tensor& t, int64_t row, int64_t column = 0) {
   return static_cast<std::byte*>(t.data) + (row * t.stride + column) * DTypeBytes(t.dtype, 1);
@@ -121,11 +119,79 @@ void CpuOps::PackVisionRows(const ops::VisionAttentionArgs& args, int64_t first,
   }
 }
 
+void CpuOps::PackVisionTiles(const ops::VisionAttentionArgs& args, int64_t first, int64_t count) {
+  const int64_t n = args.qkv.rows;
+  const int64_t dim = args.head_dim;
+  const int64_t half = dim / 2;
+  auto* queries = static_cast<uint16_t*>(args.packed.data);
+  uint16_t* keys = queries + args.heads * n * dim;
+  uint16_t* values = keys + args.heads * n * dim;
+  std::array<float, kMaxVisionHead> row;
+  std::array<uint16_t, kTileKeys * kMaxVisionHead> key_rows;
+  std::array<uint16_t, kTileKeys * kMaxVisionHead> value_rows;
+  for (int64_t h = 0; h < args.heads; ++h) {
+    const auto rotate = [&](int64_t t, int64_t column, uint16_t* out) {
+      kernels_.load(RowAt(args.qkv, t, column), DType::kBF16, dim, row.data());
+      RotateHalves(row.data(), args.rope.cos + t * half, args.rope.sin + t * half, half);
+      kernels_.store(row.data(), dim, out, DType::kBF16);
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t t = first + i;
+      rotate(t, h * dim, queries + (h * n + t) * dim);
+      rotate(t, (args.heads + h) * dim, key_rows.data() + i * dim);
+      std::memcpy(value_rows.data() + i * dim, RowAt(args.qkv, t, (2 * args.heads + h) * dim), dim * 2);
+    }
+    uint16_t* key_block = keys + (h * n + first) * dim;
+    uint16_t* value_block = values + (h * n + first) * dim;
+    if (count == kTileKeys) {
+      PackTileBlock(key_rows.data(), value_rows.data(), count, dim, key_block, value_block);
+    } else {
+      std::copy_n(key_rows.data(), count * dim, key_block);
+      std::copy_n(value_rows.data(), count * dim, value_block);
+    }
+  }
+}
+
+void CpuOps::VisionAttentionTiles(const ops::VisionAttentionArgs& args) {
+  const int64_t n = args.qkv.rows;
+  const int64_t dim = args.head_dim;
+  pool_.ParallelFor((n + kTileKeys - 1) / kTileKeys, [&](int64_t task, int) {
+    const int64_t first = task * kTileKeys;
+    PackVisionTiles(args, first, std::min(kTileKeys, n - first));
+  });
+
+  const auto* queries = static_cast<const uint16_t*>(args.packed.data);
+  const uint16_t* keys = queries + args.heads * n * dim;
+  const uint16_t* values = keys + args.heads * n * dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const int64_t blocks = (n + kTileQueries - 1) / kTileQueries;
+  pool_.ParallelFor(args.heads * blocks, [&](int64_t task, int worker) {
+    const int64_t head = task / blocks * n * dim;
+    const int64_t first = task % blocks * kTileQueries;
+    const int64_t count = std::min(kTileQueries, n - first);
+    std::array<float, kTileQueries * kMaxVisionHead> out;
+    AttendAllAmx(queries + head + first * dim, count, dim, keys + head, values + head, n, scale,
+                 workers_[worker].attention, out.data());
+    for (int64_t i = 0; i < count; ++i) {
+      kernels_.store(out.data() + i * dim, dim, RowAt(args.out, first + i, task / blocks * dim), DType::kBF16);
+    }
+  });
+}
+
 void CpuOps::VisionAttention(const ops::VisionAttentionArgs& args) {
+  const int64_t dim = args.head_dim;
+  HADAL_CHECK(dim % 4 == 0 && dim <= kMaxVisionHead && args.qkv.rows <= spec_.vision_rows);
+  if (amx_.tiles && dim % 32 == 0 && args.qkv.dtype == DType::kBF16) {
+    VisionAttentionTiles(args);
+  } else {
+    VisionAttentionRows(args);
+  }
+}
+
+void CpuOps::VisionAttentionRows(const ops::VisionAttentionArgs& args) {
   const int64_t n = args.qkv.rows;
   const int64_t dim = args.head_dim;
   const DType dtype = args.qkv.dtype;
-  HADAL_CHECK(dim % 4 == 0 && dim <= kMaxVisionHead && n <= spec_.vision_rows);
   pool_.ParallelFor((n + kPackRows - 1) / kPackRows, [&](int64_t task, int worker) {
     const int64_t first = task * kPackRows;
     PackVisionRows(args, first, std::min(kPackRows, n - first), workers_[worker].vectors);
