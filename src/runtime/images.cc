@@ -117,8 +117,8 @@ absl::StatusOr<ImageContext> ImageContext::Create(models::Model* model, std::spa
 int64_t ImageContext::ChunkEnd(int64_t begin, int64_t most, int64_t size) const {
   int64_t end = std::min(size, begin + most);
   for (const vision::SpanRecord& record : records_) {
-    const bool inside = end > record.offset && end < record.offset + record.length;
-    if (inside && record.offset > begin) end = record.offset;
+    const int64_t behind = record.offset + record.length;
+    if (end > record.offset && end < behind) end = record.offset > begin ? record.offset : behind;
   }
   return end;
 }

@@ -56,8 +56,9 @@ class ImageContext {
                                              std::span<const int32_t> prompt, const ImageTokenIds& tokens);
 
   bool empty() const { return records_.empty(); }
-  // End of a chunk that begins at `begin` and may have up to `most` rows of `size`: images are taken whole, so a chunk
-  // ends before an image that does not fit into it (spec 5.3). An image at `begin` has to fit into `most`.
+  // End of a chunk that begins at `begin` and should have up to `most` rows of `size`. Images are taken whole: a chunk
+  // ends before an image that does not fit into it, and one that begins with such an image is as long as the image
+  // (spec 5.3).
   int64_t ChunkEnd(int64_t begin, int64_t most, int64_t size) const;
   // Completes the step of positions [begin, end).
   void Fill(int64_t begin, int64_t end, models::StepInput* step) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <numeric>
@@ -124,26 +125,30 @@ void Recorder::OnRoute(int layer, const ops::Tensor& logits, int32_t* experts, f
   const int64_t k = config_.num_experts_per_tok;
   const int64_t count = logits.cols;
   experts_.at(layer).assign(experts, experts + logits.rows * k);
-  const float* bias = nullptr;
-  if (!config_.is_hash_layer(layer)) {
-    const auto entry = checkpoint_.Get(MtpOrLayer(config_, layer) + "ffn.gate.bias");
+  const auto bias_of = [&](const char* name) {
+    const auto entry = checkpoint_.Get(MtpOrLayer(config_, layer) + name);
     Require(entry.status());
-    bias = (*entry)->as<float>();
-    selection_.at(layer).resize(logits.rows * count);
-  }
+    return (*entry)->as<float>();
+  };
+  const bool hash = config_.is_hash_layer(layer);
+  const float* text_bias = hash ? nullptr : bias_of("ffn.gate.bias");
+  const float* image_bias = config_.has_vision() ? bias_of("ffn.gate.bias_vl") : nullptr;
+  selection_.at(layer).clear();
   const bool compare = against_ != nullptr && !against_->experts[layer].empty();
-  std::vector<float> scores(count);
+  std::vector<float> scores(count), selection(count);
   for (int64_t t = 0; t < logits.rows; ++t) {
+    const bool image = t < static_cast<int64_t>(image_rows_.size()) && image_rows_[t];
+    const float* bias = image ? image_bias : text_bias;
     for (int64_t e = 0; e < count; ++e) scores[e] = GateScore(At(logits, t, e));
-    float* selection = bias == nullptr ? scores.data() : selection_[layer].data() + t * count;
-    for (int64_t e = 0; bias != nullptr && e < count; ++e) selection[e] = scores[e] + bias[e];
+    for (int64_t e = 0; e < count; ++e) selection[e] = bias == nullptr ? scores[e] : scores[e] + bias[e];
+    if (bias != nullptr) selection_[layer].insert(selection_[layer].end(), selection.begin(), selection.end());
     if (!compare) continue;
     const std::span<const int32_t> ours(experts + t * k, k);
     const std::span<const int32_t> theirs(against_->experts[layer].data() + t * k, k);
     chosen_ += k;
     for (const int32_t e : ours) shared_ += Contains(theirs, e) ? 1 : 0;
     if (SameSet(ours, theirs)) continue;
-    expert_flips_.push_back({layer, t, ChoiceGap(selection, ours, theirs)});
+    expert_flips_.push_back({layer, t, ChoiceGap(selection.data(), ours, theirs)});
     if (pin_) Pin(layer, t, scores.data(), experts + t * k, weights + t * k);
   }
   pinned_.at(layer).assign(experts, experts + logits.rows * k);
@@ -168,7 +173,8 @@ void Recorder::OnIndex(int layer, const float* scores, int64_t stride, int32_t* 
   }
 }
 
-GoldenModel::GoldenModel(const VectorCase& c, const Platform& platform, const std::string& numerics) {
+GoldenModel::GoldenModel(const VectorCase& c, const Platform& platform, const std::string& numerics, bool pin_images)
+    : vectors_(c.file), images_(c.images), pin_images_(pin_images) {
   auto opened = checkpoint::Checkpoint::Open(c.model);
   Require(opened.status());
   checkpoint_ = *std::move(opened);
@@ -179,39 +185,136 @@ GoldenModel::GoldenModel(const VectorCase& c, const Platform& platform, const st
   options.limits.max_context = c.tokens + 80;
   options.limits.max_batch_tokens = c.tokens;
   options.limits.max_logit_rows = c.tokens;
+  if (images_ > 0) {
+    const auto tokenizer = text::Tokenizer::Load(c.model);
+    Require(tokenizer.status());
+    const auto ids = runtime::FindImageTokens(**tokenizer);
+    Require(ids.status());
+    image_ids_ = *ids;
+    options.limits.image_first_id = image_ids_.first;
+    options.limits.images = true;
+  }
   auto created = models::CreateModel(*checkpoint_, options);
   Require(created.status());
   model_ = *std::move(created);
 }
 
-namespace {
+// The images of the vectors at their places in the prompt, whose blocks have to be those that we would make.
+void GoldenModel::PlaceImages(std::span<const int32_t> prompt) {
+  const auto at = [&](int64_t p, vision::SpanToken kind) {
+    return prompt[p] == image_ids_.first + static_cast<int32_t>(kind);
+  };
+  placed_.clear();
+  const auto size = static_cast<int64_t>(prompt.size());
+  for (int64_t p = 0; p < size; ++p) {
+    if (!at(p, vision::SpanToken::kStart)) continue;
+    const std::string name = "image." + std::to_string(placed_.size()) + ".";
+    vision::PreparedImage image;
+    image.patches_u8 = vectors_.Bytes(name + "patches_u8");
+    const std::vector<int32_t> grid = vectors_.Ints(name + "grid");
+    image.grid.vit_rows = grid[0];
+    image.grid.vit_cols = grid[1];
+    image.grid.llm_rows = grid[2];
+    image.grid.llm_cols = grid[3];
+    image.order = vectors_.Ints(name + "aligner_order");
+    int64_t offset = p;
+    while (offset > 0 && at(offset - 1, vision::SpanToken::kPad)) --offset;
+    const std::vector<vision::SpanToken> block = vision::BuildImageBlock(grid[2], grid[3], offset);
+    for (size_t i = 0; i < block.size(); ++i) {
+      if (!at(offset + static_cast<int64_t>(i), block[i])) throw std::runtime_error(name + ": another block");
+    }
+    placed_.push_back(
+        {std::make_shared<const vision::PreparedImage>(image), {offset, static_cast<int64_t>(block.size())}});
+  }
+  if (static_cast<int64_t>(placed_.size()) != images_) throw std::runtime_error("images without a block");
+  auto context = runtime::ImageContext::Create(model_.get(), placed_, prompt, image_ids_);
+  Require(context.status());
+  context_ = *std::move(context);
+  models::StepInput all;
+  context_.Fill(0, size, &all);
+  rows_.assign(all.embeddings.begin(), all.embeddings.end());
+  if (!pin_images_) return;
+  pinned_.clear();
+  for (size_t q = 0; q < placed_.size(); ++q) {
+    const std::vector<float> aligned = vectors_.Floats("image." + std::to_string(q) + ".aligner");
+    const int64_t d = config().hidden_size;
+    const DType act = model_->ops().act();
+    std::vector<uint8_t>& bytes = pinned_.emplace_back(placed_[q].image->order.size() * DTypeBytes(act, d));
+    size_t token = 0;
+    const vision::SpanRecord& record = placed_[q].record;
+    for (int64_t p = record.offset; p < record.offset + record.length; ++p) {
+      if (rows_[p] == nullptr) continue;
+      uint8_t* row = bytes.data() + token * DTypeBytes(act, d);
+      const float* from = aligned.data() + placed_[q].image->order[token++] * d;
+      for (int64_t i = 0; i < d; ++i) {
+        const uint16_t bits = ToBFloat16(from[i]).bits;
+        std::memcpy(row + i * DTypeBytes(act, 1), act == DType::kF32 ? static_cast<const void*>(from + i) : &bits,
+                    DTypeBytes(act, 1));
+      }
+      rows_[p] = row;
+    }
+  }
+}
 
-std::vector<float> Step(models::Model& model, bool draft, std::span<const int32_t> ids, int32_t first_position,
-                        std::span<const int32_t> rows, models::StepObserver* observer) {
-  std::vector<float> logits(rows.size() * model.config().vocab_size);
+std::vector<float> GoldenModel::EncodeImage(int q) {
+  const std::string name = "image." + std::to_string(q) + ".";
+  const std::vector<uint8_t> pixels = vectors_.Bytes(name + "patches_u8");
+  const std::vector<int32_t> grid = vectors_.Ints(name + "grid");
+  std::vector<int32_t> order(static_cast<int64_t>(grid[2]) * grid[3]);
+  std::iota(order.begin(), order.end(), 0);
+  const auto rows = static_cast<int64_t>(order.size());
+  std::vector<float> storage(rows * config().hidden_size);
+  const ops::Tensor out = ops::MakeTensor(storage.data(), model_->ops().act(), rows, config().hidden_size);
+  Require(model_->EncodeImage({pixels, grid[0], grid[1], order}, out));
+  std::vector<float> values(storage.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < out.cols; ++i) values[r * out.cols + i] = At(out, r, i);
+  }
+  return values;
+}
+
+std::vector<float> GoldenModel::Step(bool draft, std::span<const int32_t> ids, int32_t first_position,
+                                     std::span<const int32_t> rows, models::StepObserver* observer) {
+  std::vector<float> logits(rows.size() * config().vocab_size);
   std::vector<int32_t> positions(ids.size());
   const std::vector<int32_t> seqs(ids.size(), 0);
   std::iota(positions.begin(), positions.end(), first_position);
-  const models::StepInput step = {ids, positions, seqs, rows, logits.data(), observer};
-  Require(draft ? model.Draft(0, step) : model.Forward(step));
+  models::StepInput step = {ids, positions, seqs, rows, logits.data(), observer};
+  std::vector<const void*> next_rows;
+  if (images_ > 0 && ids.size() > 1) {
+    if (!draft) {
+      PlaceImages(ids);
+      context_.Fill(0, static_cast<int64_t>(ids.size()), &step);
+      step.embeddings = rows_;
+    } else {
+      // Row t takes the token behind it, and that token's embedding.
+      next_rows.assign(rows_.begin() + 1, rows_.end());
+      next_rows.push_back(nullptr);
+      step.embeddings = next_rows;
+    }
+    if (auto* recorder = dynamic_cast<Recorder*>(observer)) {
+      std::vector<bool> image_rows;
+      for (const int32_t id : ids) image_rows.push_back(IsImage(id));
+      recorder->SetImageRows(std::move(image_rows));
+    }
+  }
+  Require(draft ? model_->Draft(0, step) : model_->Forward(step));
   return logits;
 }
 
-}  // namespace
-
 std::vector<float> GoldenModel::Prefill(std::span<const int32_t> ids, std::span<const int32_t> rows,
                                         models::StepObserver* observer) {
-  return Step(*model_, false, ids, 0, rows, observer);
+  return Step(false, ids, 0, rows, observer);
 }
 
 std::vector<float> GoldenModel::Draft(std::span<const int32_t> next_ids, std::span<const int32_t> rows,
                                       models::StepObserver* observer) {
-  return Step(*model_, true, next_ids, 0, rows, observer);
+  return Step(true, next_ids, 0, rows, observer);
 }
 
 std::vector<float> GoldenModel::Decode(int32_t id, int32_t position) {
   const std::vector<int32_t> rows = {0};
-  return Step(*model_, false, std::span(&id, 1), position, rows, nullptr);
+  return Step(false, std::span(&id, 1), position, rows, nullptr);
 }
 
 }  // namespace hadal::test

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "golden/v4/vectors.h"
 #include "models/model.h"
+#include "runtime/images.h"
 
 namespace hadal::test {
 
@@ -57,9 +58,12 @@ class Recorder final : public models::StepObserver {
   void OnRoute(int layer, const ops::Tensor& logits, int32_t* experts, float* weights) override;
   void OnIndex(int layer, const float* scores, int64_t stride, int32_t* topk) override;
 
+  // Rows of the next step that are image tokens: these are selected by bias_vl, in hash layers too.
+  void SetImageRows(std::vector<bool> rows) { image_rows_ = std::move(rows); }
+
   // Residual streams at the probes after `layer` (-1: the embedding) [P, hc*d].
   const std::vector<float>& streams(int layer) const { return streams_.at(layer + 1); }
-  // sqrt(softplus(gate logits)) + bias [T, E]: what experts are selected by. Empty on hash layers.
+  // sqrt(softplus(gate logits)) + bias: what experts are selected by, [rows, E]; in hash layers of image rows only.
   const std::vector<float>& selection(int layer) const { return selection_.at(layer); }
   // Ours, before any pinning, and as used with their weights [T, k].
   const std::vector<int32_t>& experts(int layer) const { return experts_.at(layer); }
@@ -81,6 +85,7 @@ class Recorder final : public models::StepObserver {
   const checkpoint::Checkpoint& checkpoint_;
   const checkpoint::ModelConfig& config_;
   std::vector<int32_t> probes_;
+  std::vector<bool> image_rows_;
   const Choices* against_;
   bool pin_;
   std::vector<std::vector<float>> streams_, selection_, weights_, index_scores_;
@@ -93,7 +98,8 @@ class Recorder final : public models::StepObserver {
 // One sequence in one model, sized for a case. Failures of the model throw std::runtime_error, which fails the test.
 class GoldenModel {
  public:
-  GoldenModel(const VectorCase& c, const Platform& platform, const std::string& numerics);
+  // Images are encoded by the model's own tower, or with `pin_images` taken as the vectors have them.
+  GoldenModel(const VectorCase& c, const Platform& platform, const std::string& numerics, bool pin_images = false);
 
   const checkpoint::Checkpoint& checkpoint() const { return *checkpoint_; }
   const checkpoint::ModelConfig& config() const { return model_->config(); }
@@ -105,10 +111,26 @@ class GoldenModel {
                            models::StepObserver* observer);
   // One more token; its logits.
   std::vector<float> Decode(int32_t id, int32_t position);
+  // Whether an id is one of the five kinds of image tokens.
+  bool IsImage(int32_t id) const { return images_ > 0 && id >= image_ids_.first && id < image_ids_.first + 5; }
+  // The tower's embeddings of image q [tokens, hidden], in the order of the aligner's rows.
+  std::vector<float> EncodeImage(int q);
 
  private:
+  std::vector<float> Step(bool draft, std::span<const int32_t> ids, int32_t first_position,
+                          std::span<const int32_t> rows, models::StepObserver* observer);
+  void PlaceImages(std::span<const int32_t> prompt);
+
   std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<models::Model> model_;
+  Vectors vectors_;
+  int64_t images_;
+  bool pin_images_;
+  runtime::ImageTokenIds image_ids_;
+  std::vector<runtime::PlacedImage> placed_;
+  runtime::ImageContext context_;
+  std::vector<std::vector<uint8_t>> pinned_;  // embeddings of each image, [tokens, hidden] act, in token order
+  std::vector<const void*> rows_;             // of the prompt
 };
 
 }  // namespace hadal::test

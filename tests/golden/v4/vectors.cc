@@ -12,20 +12,12 @@ namespace hadal::test {
 
 namespace {
 
-struct Manifests {
-  std::vector<VectorCase> text;
-  int64_t images = 0;
-};
-
-void ReadManifest(const std::string& dir, const std::string& set, const std::string& model, bool full, Manifests& out) {
+void ReadManifest(const std::string& dir, const std::string& set, const std::string& model, bool full,
+                  std::vector<VectorCase>& out) {
   std::ifstream in(dir + "/manifest.json");
   if (!in) throw std::runtime_error("cannot read " + dir + "/manifest.json");
   const nlohmann::json manifest = nlohmann::json::parse(in);
   for (const auto& c : manifest.at("cases")) {
-    if (!c.at("images").empty()) {
-      ++out.images;
-      continue;
-    }
     VectorCase entry;
     entry.model = model;
     entry.set = set;
@@ -33,15 +25,18 @@ void ReadManifest(const std::string& dir, const std::string& set, const std::str
     entry.file = dir + "/" + c.at("file").get<std::string>();
     entry.full = full;
     entry.tokens = c.at("n_tokens");
+    entry.images = static_cast<int64_t>(c.at("images").size());
     entry.logit_std = c.at("logit_std");
     entry.noise_mean = c.at("rounding_noise").at("mean");
-    out.text.push_back(entry);
+    out.push_back(entry);
   }
 }
 
-const Manifests& AllManifests() {
-  static const Manifests kAll = [] {
-    Manifests all;
+}  // namespace
+
+const std::vector<VectorCase>& AllCases() {
+  static const std::vector<VectorCase> kAll = [] {
+    std::vector<VectorCase> all;
     const std::pair<std::string, std::string> sets[] = {{"v4", BundledModel()},
                                                         {"random-v4", DataPath("models/random-v4")}};
     for (const auto& [set, model] : sets) ReadManifest(DataPath(set), set, model, false, all);
@@ -53,11 +48,6 @@ const Manifests& AllManifests() {
   }();
   return kAll;
 }
-
-}  // namespace
-
-const std::vector<VectorCase>& TextCases() { return AllManifests().text; }
-int64_t ImageCases() { return AllManifests().images; }
 
 Vectors::Vectors(const std::string& path) {
   auto file = checkpoint::SafetensorsFile::Open(path);
@@ -98,6 +88,12 @@ std::vector<int32_t> Vectors::Ints(const std::string& name) const {
     for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(wide[i]);
   }
   return out;
+}
+
+std::vector<uint8_t> Vectors::Bytes(const std::string& name) const {
+  const auto& entry = At(name);
+  const auto* data = reinterpret_cast<const uint8_t*>(entry.data);
+  return {data, data + entry.bytes};
 }
 
 }  // namespace hadal::test

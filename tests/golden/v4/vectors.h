@@ -19,16 +19,15 @@ struct VectorCase {
   std::string file;
   bool full = false;  // from the full set, not from the committed selection
   int64_t tokens = 0;
+  int64_t images = 0;
   double logit_std = 0;
   double noise_mean = 0;  // rounding_noise: mean difference of the logits of the reference against itself
 };
 inline void PrintTo(const VectorCase& c, std::ostream* os) { *os << c.set << "/" << c.name; }
 
-// Text cases of the v4 and random-v4 manifests: the committed selection, then what HADAL_VECTORS has besides. The full
-// set's file of a committed case holds more rows of logits and comes as a case of its own.
-const std::vector<VectorCase>& TextCases();
-// Cases with images in the same manifests.
-int64_t ImageCases();
+// Cases of the v4 and random-v4 manifests: the committed selection, then what HADAL_VECTORS has besides. The full set's
+// file of a committed case holds more rows of logits and comes as a case of its own.
+const std::vector<VectorCase>& AllCases();
 
 class Vectors {
  public:
@@ -38,6 +37,7 @@ class Vectors {
   // F32 or BF16 as fp32; I32 or I64 as int32.
   std::vector<float> Floats(const std::string& name) const;
   std::vector<int32_t> Ints(const std::string& name) const;
+  std::vector<uint8_t> Bytes(const std::string& name) const;
 
  private:
   const checkpoint::TensorEntry& At(const std::string& name) const;
