@@ -150,9 +150,17 @@ TEST(Generator, BadRequestsAreRefusedBeforeAnythingRuns) {
   GenerateRequest sampling = Request({1}, 5);
   sampling.sampling.top_p = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(Generate(&model, sampling).status()));
-  const absl::Status image = Generator(&model, Tokens(), {1279}).Generate(Request({0, 1279}, 5), IgnoreEvents).status();
-  EXPECT_TRUE(absl::IsUnimplemented(image));
-  EXPECT_THAT(std::string(Message(image)), HasSubstr("images are not served"));
+  Generator with_tokens(&model, Tokens(), ImageTokenIds{1279, 1272});
+  for (const int32_t id : {1272, 1276, 1279}) {
+    const absl::Status image = with_tokens.Generate(Request({0, id}, 5), IgnoreEvents).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(image)) << image;
+    EXPECT_THAT(std::string(Message(image)), HasSubstr("no image was given for it"));
+  }
+  GenerateRequest misplaced = Request({0, 1, 2}, 5);
+  misplaced.images = {{nullptr, {7, 4}}};
+  EXPECT_TRUE(absl::IsInvalidArgument(with_tokens.Generate(misplaced, IgnoreEvents).status()));
+  misplaced.images = {{nullptr, {0, 2}}};
+  EXPECT_TRUE(absl::IsFailedPrecondition(Generator(&model, Tokens(), {}).Generate(misplaced, IgnoreEvents).status()));
   EXPECT_EQ(model.steps, 0);
 }
 

@@ -1,0 +1,165 @@
+// What the vision-language wrapper and the text model behind it refuse, and the learned vectors of image tokens (spec
+// deepseek-v4-vision-and-cache 4.1 to 4.3, 5.6).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "base/float_formats.h"
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "models/registry/registry.h"
+#include "runtime/images.h"
+#include "support/paths.h"
+#include "text/tokenizer.h"
+
+namespace hadal::models {
+namespace {
+
+using ::testing::HasSubstr;
+
+class VlModelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = checkpoint::Checkpoint::Open(test::BundledModel());
+    ASSERT_TRUE(opened.ok());
+    checkpoint_ = *std::move(opened);
+    const auto tokenizer = text::Tokenizer::Load(test::BundledModel());
+    ASSERT_TRUE(tokenizer.ok());
+    const auto tokens = runtime::FindImageTokens(**tokenizer);
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    tokens_ = *tokens;
+    for (size_t i = 0; i < kRows; ++i) positions_[i] = static_cast<int32_t>(i);
+  }
+
+  std::unique_ptr<Model> Make(bool images) {
+    ModelOptions options;
+    options.threads = 1;
+    options.limits.max_context = 64;
+    options.limits.max_batch_tokens = 64;
+    options.limits.image_first_id = tokens_.first;
+    options.limits.images = images;
+    auto model = CreateModel(*checkpoint_, options);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return *std::move(model);
+  }
+
+  StepInput Step() {
+    StepInput step;
+    step.ids = ids_;
+    step.positions = positions_;
+    step.seqs = seqs_;
+    return step;
+  }
+
+  static constexpr size_t kRows = 8;
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
+  runtime::ImageTokenIds tokens_;
+  std::array<int32_t, kRows> ids_ = {5, 6, 7, 8, 9, 10, 11, 12}, positions_ = {}, seqs_ = {};
+};
+
+// Embeddings of the step, stream 0.
+class EmbeddingObserver : public StepObserver {
+ public:
+  void OnStreams(int layer, const ops::Tensor& streams) override {
+    if (layer != -1) return;
+    const auto* data = static_cast<const uint16_t*>(streams.data);
+    rows.assign(data, data + streams.rows * streams.stride);
+    stride = streams.stride;
+  }
+  std::vector<uint16_t> rows;
+  int64_t stride = 0;
+};
+
+TEST_F(VlModelTest, EmbeddingsDoNotReplaceIds) {
+  const std::unique_ptr<Model> model = Make(true);
+  StepInput step = Step();
+  step.ids = {};
+  EXPECT_EQ(std::string(Message(model->Forward(step))), "DeepSeek V4 hash MoE routing requires input_ids.");
+  EXPECT_EQ(model->Forward(step).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(model->Forward(Step()).ok());
+  EXPECT_FALSE(model->Draft(0, step).ok());
+}
+
+TEST_F(VlModelTest, VisibilityComesInPairs) {
+  const std::unique_ptr<Model> model = Make(true);
+  const std::array<int32_t, kRows> zeros = {};
+  StepInput step = Step();
+  step.left_visible = zeros;
+  EXPECT_EQ(std::string(Message(model->Forward(step))), "left_visible and right_visible must be provided together");
+  step.right_visible = std::span(zeros).first(3);
+  EXPECT_FALSE(model->Forward(step).ok());
+  step.right_visible = zeros;
+  EXPECT_TRUE(model->Forward(step).ok());
+}
+
+// A span that its caller cut is seen as far as it is there, never beyond.
+TEST_F(VlModelTest, SpansAreClampedToWhatIsThere) {
+  const std::unique_ptr<Model> model = Make(true);
+  std::array<int32_t, kRows> left, right;
+  left.fill(63);
+  right.fill(64);
+  std::vector<float> clamped(model->config().vocab_size), whole(clamped.size());
+  const std::array<int32_t, 1> last = {0};
+  StepInput step = Step();
+  step.logit_rows = last;
+  step.left_visible = left;
+  step.right_visible = right;
+  step.logits = clamped.data();
+  ASSERT_TRUE(model->Forward(step).ok());
+  for (size_t i = 0; i < kRows; ++i) {
+    left[i] = static_cast<int32_t>(i);
+    right[i] = static_cast<int32_t>(kRows - 1 - i);
+  }
+  step.logits = whole.data();
+  ASSERT_TRUE(model->Forward(step).ok());
+  EXPECT_EQ(clamped, whole);
+}
+
+TEST_F(VlModelTest, ImageTokensTakeTheLearnedVectors) {
+  const std::unique_ptr<Model> model = Make(true);
+  for (int32_t kind = 0; kind < 5; ++kind) ids_[kind] = tokens_.first + kind;
+  ids_[5] = tokens_.first + 5;  // text again
+  EmbeddingObserver observer;
+  StepInput step = Step();
+  step.observer = &observer;
+  ASSERT_TRUE(model->Forward(step).ok());
+  const char* names[] = {"image_start", "image_pad", "image_pad", "image_newline", "image_end"};
+  const int64_t d = model->config().hidden_size;
+  for (int kind = 0; kind < 5; ++kind) {
+    const auto values = checkpoint::ReadFloats(**checkpoint_->Get(names[kind]));
+    ASSERT_TRUE(values.ok());
+    for (int64_t i = 0; i < d; ++i) {
+      ASSERT_EQ(observer.rows[kind * observer.stride + i], ToBFloat16((*values)[i]).bits) << names[kind] << " " << i;
+    }
+  }
+  const auto* table = (*checkpoint_->Get("embed.weight"))->as<uint16_t>();
+  EXPECT_EQ(std::memcmp(observer.rows.data() + 5 * observer.stride, table + ids_[5] * d, d * 2), 0);
+}
+
+TEST_F(VlModelTest, WithoutATowerThereAreNoImages) {
+  const std::unique_ptr<Model> model = Make(false);
+  ASSERT_TRUE(model->Forward(Step()).ok());
+  const absl::Status status = model->EncodeImage({}, {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(Message(status)), HasSubstr("images are disabled"));
+}
+
+TEST_F(VlModelTest, PatchesThatDoNotFitAreRefused) {
+  const std::unique_ptr<Model> model = Make(true);
+  const std::vector<uint8_t> pixels(4 * 3 * 14 * 14, 128);
+  std::vector<uint16_t> out(model->config().hidden_size);
+  const ops::Tensor row = ops::MakeTensor(out.data(), DType::kBF16, 1, model->config().hidden_size);
+  const std::vector<int32_t> order = {0}, wrong = {1};
+  EXPECT_TRUE(model->EncodeImage({pixels, 2, 2, order}, row).ok());
+  EXPECT_THAT(std::string(Message(model->EncodeImage({pixels, 2, 3, order}, row))), HasSubstr("bytes of patches"));
+  EXPECT_THAT(std::string(Message(model->EncodeImage({pixels, 0, 2, order}, row))), HasSubstr("0 patches"));
+  EXPECT_THAT(std::string(Message(model->EncodeImage({pixels, 1 << 20, 1 << 20, order}, row))), HasSubstr("patches"));
+  EXPECT_THAT(std::string(Message(model->EncodeImage({pixels, 2, 2, wrong}, row))), HasSubstr("aligner row 1"));
+  EXPECT_THAT(std::string(Message(model->EncodeImage({pixels, 2, 2, {}}, row))), HasSubstr("embeddings"));
+}
+
+}  // namespace
+}  // namespace hadal::models
