@@ -22,10 +22,12 @@ deps-dev: ## also those of lint, format and fuzz
 build: deps ## the optimised binary, build/release/bin/hadal, with tests and benchmarks
 	@tools/build release
 
-demo: deps ## build, then answer a question with the bundled model
+demo: deps ## build, then answer a question and read an image with the bundled model
 	@tools/build release hadal
 	@echo
 	$(HADAL) run $(MODEL) --prompt "What is 17 + 25?"
+	@echo
+	$(HADAL) run $(MODEL) --image examples/sign.png --show-images --prompt "OCR this image."
 
 test: build ## build, then run all tests
 	@tools/run-tests build/release

@@ -38,7 +38,7 @@ absl::StatusOr<runtime::EncodedPrompt> Encode(const RunFlags& flags, const text:
 
 // Pictures for people: to stderr beside --json, which has stdout to itself.
 int ShowImages(const RunFlags& flags) {
-  constexpr int kColumns = 64;
+  constexpr int kColumns = 80;
   for (const std::string& path : flags.images) {
     const absl::StatusOr<std::vector<uint8_t>> bytes = ReadImageFile(path);
     if (!bytes.ok()) return FailRequest(bytes.status());
