@@ -392,7 +392,35 @@ void ReadHeadDims(JsonFields& fields, ModelConfig* c) {
   }
 }
 
-void ReadVision(JsonFields& fields, ModelConfig* c) {
+// The vision fields under their usual names: those of `object`, and those of a vision_config inside it, whose names may
+// lack the prefix.
+json CollectVision(const json& object, JsonFields& fields) {
+  constexpr std::string_view kPrefix = "vision_";
+  json vision = json::object();
+  for (const auto& [key, value] : object.items()) {
+    if (key.rfind(kPrefix, 0) == 0 && !value.is_null()) vision[key] = value;
+  }
+  const json* nested = fields.Object({"vision_config"});
+  vision.erase("vision_config");
+  if (nested == nullptr) return vision;
+  for (const auto& [key, value] : nested->items()) {
+    if (value.is_null()) continue;
+    const std::string name = key.rfind(kPrefix, 0) == 0 ? key : std::string(kPrefix) + key;
+    const json& kept = vision.emplace(name, value).first.value();
+    if (kept != value) {
+      fields.AddError(fmt::format("fields \"{}\" ({}) and \"vision_config.{}\" ({}) disagree", name, ValueText(kept),
+                                  key, ValueText(value)));
+    }
+  }
+  if (!nested->empty() && !vision.contains("vision_n_layers")) {
+    fields.AddError("field \"vision_config.n_layers\" is missing");
+  }
+  return vision;
+}
+
+void ReadVision(const json& object, JsonFields& all_fields, std::vector<std::string>* errors, ModelConfig* c) {
+  const json collected = CollectVision(object, all_fields);
+  JsonFields fields(collected, "", errors);
   VisionConfig& v = c->vision;
   v.n_layers = fields.IntOr({"vision_n_layers"}, 0, kMaxLayers, 0);
   if (v.n_layers == 0) return;
@@ -455,7 +483,7 @@ absl::Status ReadV4(const json& object, JsonFields& fields, std::vector<std::str
   HADAL_RETURN_IF_ERROR(ReadCompressRatios(fields, errors, source, c, &listed_ratios));
   ReadDSpark(object, fields, listed_ratios, c);
   if (c->dspark.has_value() && !c->compress_ratios.empty()) c->compress_ratios.resize(c->num_hidden_layers);
-  ReadVision(fields, c);
+  ReadVision(object, fields, errors, c);
 
   CheckBlocks(fields, *c);
   if (c->o_groups > 0 && c->num_attention_heads % c->o_groups != 0) {

@@ -277,6 +277,43 @@ TEST(ModelConfig, VisionFields) {
   EXPECT_FALSE(MustParse(j).has_vision());
 }
 
+TEST(ModelConfig, NestedVisionFields) {
+  const json flat = json::parse(ReadFile(test::BundledModel() + "/config.json"));
+  const ModelConfig want = MustParse(flat);
+  json prefixed = flat, bare = flat;
+  for (const auto& [key, value] : flat.items()) {
+    if (key.rfind("vision_", 0) != 0) continue;
+    prefixed["vision_config"][key] = value;
+    prefixed.erase(key);
+    bare["vision_config"][key.substr(7)] = value;
+    bare.erase(key);
+  }
+  EXPECT_EQ(MustParse(prefixed), want);
+  EXPECT_EQ(MustParse(bare), want);
+  // What a library adds, and the same said twice.
+  bare["vision_config"]["model_type"] = "deepseek_v4_vision";
+  bare["vision_dim"] = flat["vision_dim"];
+  bare["vision_n_layers"] = nullptr;
+  EXPECT_EQ(MustParse(bare), want);
+  bare["vision_dim"] = 64;
+  ExpectError(ParseModelConfig(bare.dump()), kInvalid,
+              {"\"vision_dim\" (64) and \"vision_config.dim\" (128) disagree"});
+
+  bare.erase("vision_dim");
+  bare["vision_config"].erase("dim");
+  ExpectError(ParseModelConfig(bare.dump()), kInvalid, {"\"vision_dim\" is missing"});
+  bare["vision_config"].erase("n_layers");
+  ExpectError(ParseModelConfig(bare.dump()), kInvalid, {"\"vision_config.n_layers\" is missing"});
+  bare["vision_config"]["n_layers"] = 0;
+  EXPECT_FALSE(MustParse(bare).has_vision());
+  bare["vision_config"] = json::object();
+  EXPECT_FALSE(MustParse(bare).has_vision());
+  bare["vision_config"] = nullptr;
+  EXPECT_FALSE(MustParse(bare).has_vision());
+  bare["vision_config"] = 5;
+  ExpectError(ParseModelConfig(bare.dump()), kInvalid, {"vision_config", "expected an object, found 5"});
+}
+
 TEST(ModelConfig, V3Family) {
   json j = json::parse(ModelConfigToJson(*PresetConfig("v3.2")));
   EXPECT_EQ(MustParse(j).family, ModelFamily::kV32);
