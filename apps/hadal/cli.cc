@@ -78,7 +78,9 @@ int FailLoading(const absl::Status& status) {
 }
 
 int FailRequest(const absl::Status& status) {
-  const bool bad_request = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
+  // FailedPrecondition: something that this model or these settings do not do, such as images.
+  const bool bad_request =
+      absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsFailedPrecondition(status);
   return Fail(bad_request ? kBadRequest : kInternal, Message(status));
 }
 

@@ -1,6 +1,8 @@
 #include "images.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -19,11 +21,17 @@ absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), fmt::format("{}: {}", path, Message(status)));
 }
 
+absl::Status Unreadable(const std::string& path) {
+  return InvalidArgument("{}: cannot be read{}{}", path, errno != 0 ? ": " : "",
+                         errno != 0 ? std::strerror(errno) : "");
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<uint8_t>> ReadImageFile(const std::string& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return InvalidArgument("{}: cannot be read", path);
+  if (!file) return Unreadable(path);
   const size_t most = vision::DecodeOptions{}.max_bytes;
   std::vector<uint8_t> bytes;
   char buffer[1 << 16];
@@ -31,7 +39,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadImageFile(const std::string& path) {
     bytes.insert(bytes.end(), buffer, buffer + file.gcount());
     if (bytes.size() > most) return InvalidArgument("{}: expected at most {} MiB, found more", path, most >> 20);
   }
-  if (file.bad()) return InvalidArgument("{}: cannot be read", path);
+  if (file.bad()) return Unreadable(path);
   return bytes;
 }
 

@@ -60,6 +60,9 @@ int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, 
   // Images of the command line belong to the first message.
   const absl::StatusOr<runtime::ImageList> images = LoadImages(*engine, flags.images);
   if (!images.ok()) return FailRequest(images.status());
+  if (flags.show_images) {
+    if (const int code = ShowImages(flags); code != kOk) return code;
+  }
   text::Json messages = text::Json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
   const size_t before = messages.size();

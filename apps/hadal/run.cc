@@ -36,23 +36,6 @@ absl::StatusOr<runtime::EncodedPrompt> Encode(const RunFlags& flags, const text:
   return engine.EncodeChat(messages, thinking, images);
 }
 
-// Pictures for people: to stderr beside --json, which has stdout to itself.
-int ShowImages(const RunFlags& flags) {
-  constexpr int kColumns = 80;
-  for (const std::string& path : flags.images) {
-    const absl::StatusOr<std::vector<uint8_t>> bytes = ReadImageFile(path);
-    if (!bytes.ok()) return FailRequest(bytes.status());
-    const absl::StatusOr<std::string> picture = DrawImage(*bytes, kColumns);
-    if (!picture.ok()) return Fail(kBadRequest, fmt::format("{}: {}", path, Message(picture.status())));
-    if (flags.json) {
-      std::fputs(picture->c_str(), stderr);
-    } else {
-      WriteOut(*picture);
-    }
-  }
-  return OutputResult();
-}
-
 int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, runtime::Engine* engine, double load_seconds) {
   const absl::StatusOr<runtime::EncodedPrompt> prompt = Encode(flags, thinking, *engine);
   if (!prompt.ok()) return FailRequest(prompt.status());
@@ -123,6 +106,22 @@ int Run(RunFlags flags, bool prompt_given) {
 }
 
 }  // namespace
+
+int ShowImages(const RunFlags& flags) {
+  constexpr int kColumns = 80;
+  for (const std::string& path : flags.images) {
+    const absl::StatusOr<std::vector<uint8_t>> bytes = ReadImageFile(path);
+    if (!bytes.ok()) return FailRequest(bytes.status());
+    const absl::StatusOr<std::string> picture = DrawImage(*bytes, kColumns);
+    if (!picture.ok()) return Fail(kBadRequest, fmt::format("{}: {}", path, Message(picture.status())));
+    if (flags.json) {
+      std::fputs(picture->c_str(), stderr);
+    } else {
+      WriteOut(*picture);
+    }
+  }
+  return OutputResult();
+}
 
 text::ParserOptions ParserFor(const runtime::EncodedPrompt& prompt, bool tools_allowed) {
   text::ParserOptions options;

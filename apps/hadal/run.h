@@ -27,6 +27,9 @@ struct RunFlags {
 // Turns of a chat on the terminal, until ^D.
 int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, runtime::Engine* engine);
 
+// Draws the images of the command line. For people: to stderr beside --json, which has stdout to itself.
+int ShowImages(const RunFlags& flags);
+
 // The parser settings for an answer to `prompt`.
 text::ParserOptions ParserFor(const runtime::EncodedPrompt& prompt, bool tools_allowed);
 

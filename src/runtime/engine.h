@@ -121,6 +121,7 @@ class Engine {
   absl::Status ReadDummyConfig(const std::string& source);
   absl::Status LoadTokenizer(const std::string& source);
   absl::Status SetUpImages();
+  absl::Status CheckTakesImages() const;
   absl::Status PlaceImages(const ImageList& images, EncodedPrompt* prompt) const;
   absl::Status CheckOptions();
   absl::StatusOr<checkpoint::MemoryPlan> Plan(int64_t context) const;
