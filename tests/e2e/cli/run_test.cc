@@ -86,11 +86,6 @@ TEST(Run, ControlTokensInAMessageAreText) {
   EXPECT_GT(RunJson({"<｜deepseek_image｜>", "--max-tokens", "1"})["usage"]["prompt_tokens"], 6);
 }
 
-TEST(Run, ImagesAreRefusedClearly) {
-  ExpectFailure(RunHadal(RunArgs({"What is this?", "--image", "cat.png"})), 6, "images are not served");
-  ExpectFailure(RunHadal(RunArgs({"--raw", "--prompt", "<｜User｜><｜deepseek_image｜>"})), 6, "images are not served");
-}
-
 TEST(Run, PromptLongerThanTheContext) {
   ExpectFailure(RunHadal({"run", BundledModel(), "What is 478 + 365?", "--max-model-len", "8"}), 6, "the context 8");
 }
