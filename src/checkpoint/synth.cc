@@ -77,6 +77,7 @@ absl::Status CheckDiskSpace(const std::string& dir, int64_t bytes) {
 absl::Status WriteShard(const ModelConfig& config, const RandomWeights& weights,
                         const std::vector<const TensorSpec*>& shard, const std::string& path) {
   std::vector<SafetensorsWriter::Spec> disk;
+  disk.reserve(shard.size());
   for (const TensorSpec* spec : shard) disk.push_back(OnDisk(config, *spec));
   HADAL_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(path, disk, {{"format", "pt"}}));
   for (const TensorSpec* spec : shard) {

@@ -37,7 +37,7 @@ TEST(Engine, ChoosesEverythingFromTheDirectory) {
   ASSERT_TRUE((*engine)->image_tokens().has_value());
   EXPECT_EQ((*engine)->image_tokens()->first, 1272);
   EXPECT_EQ((*engine)->image_tokens()->placeholder, 1279);
-  EXPECT_THAT((*engine)->description(), HasSubstr("DeepseekV4ForCausalLM on cpu"));
+  EXPECT_THAT((*engine)->description(), HasSubstr("DeepseekV4ForConditionalGeneration on cpu"));
   EXPECT_GT((*engine)->memory_plan().total(), 10 << 20);
   EXPECT_EQ(stages.front(), "opening");
   EXPECT_EQ(stages.back(), "start-up check");

@@ -12,6 +12,8 @@ namespace {
 
 constexpr float kNormEps = 1e-6f;  // of the tower, whatever the language model's is (spec 3 step 3)
 
+constexpr int64_t kMaxHeadDim = 128;  // VisionAttention keeps the queries of a block in registers
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 ops::Tensor Rows(const ops::Tensor& t, int64_t first, int64_t count) {
@@ -63,6 +65,11 @@ size_t VisionTower::Bytes(const checkpoint::ModelConfig& config, DType act) {
 absl::StatusOr<std::unique_ptr<VisionTower>> VisionTower::Create(const checkpoint::ModelConfig& config,
                                                                  VisionWeights weights, ops::Ops* ops,
                                                                  int64_t max_rows) {
+  const checkpoint::VisionConfig& v = config.vision;
+  if (v.dim % 16 != 0) return Unimplemented("vision_dim is {}; multiples of 16 are implemented", v.dim);
+  if (v.dim / v.n_heads > kMaxHeadDim) {
+    return Unimplemented("vision_dim / vision_n_heads is {}; up to {} are implemented", v.dim / v.n_heads, kMaxHeadDim);
+  }
   std::unique_ptr<VisionTower> tower(new VisionTower(config, std::move(weights), ops, max_rows));
   HADAL_ASSIGN_OR_RETURN(tower->memory_, MemoryRegion::Map(Bytes(config, ops->act()), "the vision tower"));
   tower->row_pointers_.reserve(config.vision.max_n_token);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -44,8 +45,8 @@ class VisionTower {
     float* sin = nullptr;
   };
 
-  VisionTower(const checkpoint::ModelConfig& config, VisionWeights weights, ops::Ops* ops, int64_t max_rows)
-      : config_(config), weights_(std::move(weights)), ops_(ops), max_rows_(max_rows) {}
+  VisionTower(checkpoint::ModelConfig config, VisionWeights weights, ops::Ops* ops, int64_t max_rows)
+      : config_(std::move(config)), weights_(std::move(weights)), ops_(ops), max_rows_(max_rows) {}
 
   // Lays the buffers out for n patches and l squares of them; null only counts.
   static size_t Carve(const checkpoint::ModelConfig& config, DType act, int64_t n, int64_t l, std::byte* base,
