@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "base/status.h"
+#include "models/deepseek_v4/amd/vl_shim.h"
 #include "models/deepseek_v4/common/model.h"
 #include "models/deepseek_v4/common/vl/vl_model.h"
+#include "models/deepseek_v4/nvidia/vl_shim.h"
 #include "models/registry/platforms.h"
 
 namespace hadal::models {
@@ -33,11 +35,23 @@ absl::StatusOr<std::unique_ptr<Model>> Make(const checkpoint::WeightSource& weig
   return model;
 }
 
+template <const deepseek_v4::VlShim& kShim>
+absl::StatusOr<std::unique_ptr<Model>> MakeVl(const checkpoint::WeightSource& weights, std::unique_ptr<ops::Ops> ops,
+                                              const ModelLimits& limits) {
+  HADAL_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                         deepseek_v4::VlModel::Create(weights, std::move(ops), limits, kShim));
+  return model;
+}
+
 constexpr std::array kClasses = {
     ModelClass{"DeepseekV4ForCausalLM", false, "", checkpoint::ModelFamily::kV4, Make<deepseek_v4::Model>,
                deepseek_v4::Model::Plan},
-    ModelClass{"DeepseekV4ForConditionalGeneration", true, "", checkpoint::ModelFamily::kV4, Make<deepseek_v4::VlModel>,
-               deepseek_v4::VlModel::Plan},
+    ModelClass{"DeepseekV4ForConditionalGeneration", true, "cuda", checkpoint::ModelFamily::kV4,
+               MakeVl<deepseek_v4::nvidia::kVlShim>, deepseek_v4::VlModel::Plan},
+    ModelClass{"DeepseekV4ForConditionalGeneration", true, "hip", checkpoint::ModelFamily::kV4,
+               MakeVl<deepseek_v4::amd::kVlShim>, deepseek_v4::VlModel::Plan},
+    ModelClass{"DeepseekV4ForConditionalGeneration", true, "", checkpoint::ModelFamily::kV4,
+               MakeVl<deepseek_v4::kPlainShim>, deepseek_v4::VlModel::Plan},
 };
 
 absl::StatusOr<const ModelClass*> FindClass(const ModelConfig& config, const ModelOptions& options,

@@ -1,5 +1,7 @@
 // What the vision-language wrapper and the text model behind it refuse, and the learned vectors of image tokens (spec
 // deepseek-v4-vision-and-cache 4.1 to 4.3, 5.6).
+#include "models/deepseek_v4/common/vl/vl_model.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +12,10 @@
 #include "base/float_formats.h"
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
+#include "models/deepseek_v4/amd/vl_shim.h"
+#include "models/deepseek_v4/nvidia/vl_shim.h"
 #include "models/registry/registry.h"
+#include "platforms/cpu/cpu_ops.h"
 #include "runtime/images.h"
 #include "support/paths.h"
 #include "text/tokenizer.h"
@@ -145,6 +150,40 @@ TEST_F(VlModelTest, WithoutATowerThereAreNoImages) {
   const absl::Status status = model->EncodeImage({}, {});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(Message(status)), HasSubstr("images are disabled"));
+}
+
+// Every platform's names and order of loading give the same weights.
+TEST_F(VlModelTest, ShimsLoadTheSameModel) {
+  std::vector<std::vector<float>> logits;
+  for (const deepseek_v4::VlShim& shim :
+       {deepseek_v4::kPlainShim, deepseek_v4::nvidia::kVlShim, deepseek_v4::amd::kVlShim}) {
+    auto ops = cpu::MakeCpuOps({.threads = 1});
+    ASSERT_TRUE(ops.ok());
+    ModelLimits limits;
+    limits.max_context = limits.max_batch_tokens = 64;
+    limits.image_first_id = tokens_.first;
+    limits.images = true;
+    auto model = deepseek_v4::VlModel::Create(*checkpoint_, *std::move(ops), limits, shim);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const std::array<int32_t, 1> last = {kRows - 1};
+    StepInput step = Step();
+    step.logit_rows = last;
+    std::vector<float>& out = logits.emplace_back((*model)->config().vocab_size);
+    step.logits = out.data();
+    ASSERT_TRUE((*model)->Forward(step).ok());
+    EXPECT_EQ(out, logits.front());
+  }
+}
+
+TEST(AmdNames, ScalesOfThirdPartyExports) {
+  const auto map = checkpoint::WeightMap::Create(deepseek_v4::amd::TextRules(checkpoint::ExpertDType::kFp4));
+  ASSERT_TRUE(map.ok()) << map.status();
+  const auto name = [&](const char* from) { return (*map->Apply(from))->name; };
+  EXPECT_EQ(name("layers.3.attn.wq_b.weight_scale"), "model.layers.3.attn.wq_b.weight_scale_inv");
+  EXPECT_EQ(name("layers.3.attn.wq_b.scale"), "model.layers.3.attn.wq_b.weight_scale_inv");
+  EXPECT_EQ(name("layers.3.ffn.experts.5.w1.weight_scale"), "model.layers.3.ffn.experts.5.w1.weight_scale");
+  EXPECT_EQ(name("layers.3.ffn.experts.5.w1.scale"), "model.layers.3.ffn.experts.5.w1.weight_scale");
+  EXPECT_EQ(name("layers.3.ffn.shared_experts.w2.weight"), "model.layers.3.ffn.shared_experts.w2.weight");
 }
 
 TEST_F(VlModelTest, PatchesThatDoNotFitAreRefused) {

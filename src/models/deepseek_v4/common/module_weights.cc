@@ -7,9 +7,10 @@
 namespace hadal::models::deepseek_v4 {
 
 absl::StatusOr<std::unique_ptr<ModuleWeights>> ModuleWeights::Create(const checkpoint::WeightSource& files,
-                                                                     checkpoint::WeightMapRules text_rules) {
+                                                                     checkpoint::WeightMapRules text_rules,
+                                                                     bool finalizes_during_load) {
   HADAL_ASSIGN_OR_RETURN(checkpoint::WeightMap map, checkpoint::WeightMap::Create(std::move(text_rules)));
-  return std::unique_ptr<ModuleWeights>(new ModuleWeights(files, std::move(map)));
+  return std::unique_ptr<ModuleWeights>(new ModuleWeights(files, std::move(map), finalizes_during_load));
 }
 
 absl::Status ModuleWeights::LoadWeights(TensorStream next) {

@@ -18,9 +18,10 @@ class ModuleWeights final : public checkpoint::WeightSource, public WeightTarget
   // `files` has the configuration, and the draft blocks, which the text model's map drops: they are loaded from the
   // same files by whoever drafts. `text_rules` map published names to module names. `files` must outlive this.
   static absl::StatusOr<std::unique_ptr<ModuleWeights>> Create(const checkpoint::WeightSource& files,
-                                                               checkpoint::WeightMapRules text_rules);
+                                                               checkpoint::WeightMapRules text_rules,
+                                                               bool finalizes_during_load = true);
 
-  bool finalizes_during_load() const override { return true; }
+  bool finalizes_during_load() const override { return finalizes_during_load_; }
   absl::Status LoadWeights(TensorStream next) override;
   absl::Status ProcessWeightsAfterLoading() override { return absl::OkStatus(); }
 
@@ -29,11 +30,12 @@ class ModuleWeights final : public checkpoint::WeightSource, public WeightTarget
   const checkpoint::TensorEntry* Find(std::string_view name) const override;
 
  private:
-  ModuleWeights(const checkpoint::WeightSource& files, checkpoint::WeightMap map)
-      : files_(files), map_(std::move(map)) {}
+  ModuleWeights(const checkpoint::WeightSource& files, checkpoint::WeightMap map, bool finalizes_during_load)
+      : files_(files), map_(std::move(map)), finalizes_during_load_(finalizes_during_load) {}
 
   const checkpoint::WeightSource& files_;
   checkpoint::WeightMap map_;
+  bool finalizes_during_load_;
   std::map<std::pair<std::string, int>, const checkpoint::TensorEntry*> loaded_;
 };
 

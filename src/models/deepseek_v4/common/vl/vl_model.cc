@@ -35,11 +35,12 @@ ModelMemory VlModel::Plan(const checkpoint::ModelConfig& config, const ops::Ops&
 }
 
 absl::StatusOr<std::unique_ptr<VlModel>> VlModel::Create(const checkpoint::WeightSource& weights,
-                                                         std::unique_ptr<ops::Ops> ops, const ModelLimits& limits) {
+                                                         std::unique_ptr<ops::Ops> ops, const ModelLimits& limits,
+                                                         const VlShim& shim) {
   std::unique_ptr<VlModel> model(new VlModel());
-  const checkpoint::WeightMapRules text_rules =
-      checkpoint::V4TextRules({.expert_dtype = weights.config().expert_dtype});
-  HADAL_ASSIGN_OR_RETURN(std::unique_ptr<ModuleWeights> text, ModuleWeights::Create(weights, text_rules));
+  const checkpoint::WeightMapRules text_rules = shim.text_rules(weights.config().expert_dtype);
+  HADAL_ASSIGN_OR_RETURN(std::unique_ptr<ModuleWeights> text,
+                         ModuleWeights::Create(weights, text_rules, shim.finalizes_during_load));
   HADAL_ASSIGN_OR_RETURN(PartLoader loader, PartLoader::Create(checkpoint::V4VisionRules(text_rules, limits.images),
                                                                text.get(), &model->vision_));
   HADAL_RETURN_IF_ERROR(loader.Load(weights.tensors()));

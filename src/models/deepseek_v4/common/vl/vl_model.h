@@ -14,6 +14,7 @@
 #include "models/deepseek_v4/common/model.h"
 #include "models/deepseek_v4/common/vl/vision_tower.h"
 #include "models/deepseek_v4/common/vl/vision_weights.h"
+#include "models/deepseek_v4/common/vl/vl_shim.h"
 #include "models/model.h"
 
 namespace hadal::models::deepseek_v4 {
@@ -21,7 +22,8 @@ namespace hadal::models::deepseek_v4 {
 class VlModel final : public models::Model {
  public:
   static absl::StatusOr<std::unique_ptr<VlModel>> Create(const checkpoint::WeightSource& weights,
-                                                         std::unique_ptr<ops::Ops> ops, const ModelLimits& limits);
+                                                         std::unique_ptr<ops::Ops> ops, const ModelLimits& limits,
+                                                         const VlShim& shim = kPlainShim);
   static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits);
 
   const checkpoint::ModelConfig& config() const override { return text_->config(); }
