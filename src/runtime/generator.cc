@@ -133,7 +133,8 @@ absl::StatusOr<GenerateResult> Generator::Generate(const GenerateRequest& reques
     if (!image_tokens_.has_value()) {
       return absl::FailedPreconditionError("this model takes text only: its tokenizer has no image tokens");
     }
-    HADAL_ASSIGN_OR_RETURN(images, ImageContext::Create(model_, request.images, request.prompt, *image_tokens_));
+    HADAL_ASSIGN_OR_RETURN(images,
+                           ImageContext::Create(model_, request.images, request.prompt, *image_tokens_, &embeddings_));
   }
   HADAL_ASSIGN_OR_RETURN(bool running, Prefill(request.prompt, images, cancel));
   if (!running) result.finish_reason = FinishReason::kCancelled;

@@ -93,7 +93,8 @@ class Generator {
   models::Model* model_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::optional<ImageTokenIds> image_tokens_;
-  std::vector<int32_t> banned_;            // those
+  std::vector<int32_t> banned_;  // those
+  EmbeddingCache embeddings_;
   std::vector<int32_t> positions_, seqs_;  // of one step
   std::vector<float> logits_;              // [vocab]
 };

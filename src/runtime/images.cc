@@ -14,7 +14,40 @@ namespace {
 constexpr int kFirstSpanName = 431;
 constexpr int kSpanKinds = 5;
 
+absl::StatusOr<EmbeddingCache::Rows> Embeddings(models::Model* model, const vision::PreparedImage& image,
+                                                EmbeddingCache* cache) {
+  if (cache != nullptr) {
+    if (EmbeddingCache::Rows known = cache->Find(image.content_hash)) return known;
+  }
+  const DType act = model->ops().act();
+  const int64_t hidden = model->config().hidden_size;
+  auto rows = std::make_shared<std::vector<std::byte>>(image.order.size() * DTypeBytes(act, hidden));
+  const models::ImagePatches patches = {image.patches_u8, image.grid.vit_rows, image.grid.vit_cols, image.order};
+  HADAL_RETURN_IF_ERROR(model->EncodeImage(
+      patches, ops::MakeTensor(rows->data(), act, static_cast<int64_t>(image.order.size()), hidden)));
+  if (cache != nullptr) cache->Put(image.content_hash, rows);
+  return EmbeddingCache::Rows(std::move(rows));
+}
+
 }  // namespace
+
+EmbeddingCache::Rows EmbeddingCache::Find(const Sha256Digest& content_hash) {
+  const auto it =
+      std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.first == content_hash; });
+  if (it == entries_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, it);
+  return it->second;
+}
+
+void EmbeddingCache::Put(const Sha256Digest& content_hash, Rows rows) {
+  if (rows->size() > capacity_ || Find(content_hash) != nullptr) return;
+  bytes_ += rows->size();
+  entries_.emplace_front(content_hash, std::move(rows));
+  while (bytes_ > capacity_) {
+    bytes_ -= entries_.back().second->size();
+    entries_.pop_back();
+  }
+}
 
 absl::StatusOr<ImageTokenIds> FindImageTokens(const text::Tokenizer& tokenizer) {
   const auto find = [&](std::string_view name) -> absl::StatusOr<int32_t> {
@@ -74,12 +107,12 @@ absl::StatusOr<std::vector<PlacedImage>> ExpandImages(
 }
 
 absl::StatusOr<ImageContext> ImageContext::Create(models::Model* model, std::span<const PlacedImage> images,
-                                                  std::span<const int32_t> prompt, const ImageTokenIds& tokens) {
+                                                  std::span<const int32_t> prompt, const ImageTokenIds& tokens,
+                                                  EmbeddingCache* cache) {
   ImageContext context;
   if (images.empty()) return context;
   const checkpoint::ModelConfig& config = model->config();
-  const DType act = model->ops().act();
-  const int64_t row_bytes = DTypeBytes(act, config.hidden_size);
+  const int64_t row_bytes = DTypeBytes(model->ops().act(), config.hidden_size);
   context.rows_.assign(prompt.size(), nullptr);
   context.left_.assign(prompt.size(), 0);
   context.right_.assign(prompt.size(), 0);
@@ -91,14 +124,12 @@ absl::StatusOr<ImageContext> ImageContext::Create(models::Model* model, std::spa
       return InvalidArgument("an image at tokens {} to {} of a prompt of {}", record.offset,
                              record.offset + record.length, prompt.size());
     }
-    std::vector<std::byte>& rows = context.embeddings_.emplace_back(image.order.size() * row_bytes);
-    const models::ImagePatches patches = {image.patches_u8, image.grid.vit_rows, image.grid.vit_cols, image.order};
-    HADAL_RETURN_IF_ERROR(model->EncodeImage(
-        patches, ops::MakeTensor(rows.data(), act, static_cast<int64_t>(image.order.size()), config.hidden_size)));
+    HADAL_ASSIGN_OR_RETURN(const EmbeddingCache::Rows rows, Embeddings(model, image, cache));
+    context.embeddings_.push_back(rows);
     size_t next = 0;
     for (int64_t p = record.offset; p < record.offset + record.length; ++p) {
       const bool is_image = prompt[p] == tokens.first + static_cast<int32_t>(vision::SpanToken::kImage);
-      if (is_image && next < image.order.size()) context.rows_[p] = rows.data() + row_bytes * next++;
+      if (is_image && next < image.order.size()) context.rows_[p] = rows->data() + row_bytes * next++;
     }
     if (next != image.order.size()) {
       return InvalidArgument("the block at token {} has {} image tokens; expected {}", record.offset, next,

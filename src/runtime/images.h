@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,12 +50,32 @@ absl::StatusOr<std::vector<PlacedImage>> ExpandImages(
     std::span<const std::shared_ptr<const vision::PreparedImage>> images, const ImageTokenIds& tokens,
     std::vector<int32_t>* ids);
 
+// Embeddings of the images that a model has encoded, by content: a chat asks for the same ones with every turn. The
+// least recently used go first. For one model and one thread.
+class EmbeddingCache {
+ public:
+  using Rows = std::shared_ptr<const std::vector<std::byte>>;  // [tokens, hidden] act
+
+  explicit EmbeddingCache(size_t capacity = size_t{256} << 20) : capacity_(capacity) {}
+
+  Rows Find(const Sha256Digest& content_hash);
+  // Kept unless it alone is larger than the capacity.
+  void Put(const Sha256Digest& content_hash, Rows rows);
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::list<std::pair<Sha256Digest, Rows>> entries_;  // the last used first; few, so that a search is a walk
+  size_t capacity_;
+  size_t bytes_ = 0;
+};
+
 // What the images of a prompt mean for its positions.
 class ImageContext {
  public:
-  // Encodes the images. Errors of Model::EncodeImage.
+  // Encodes the images that `cache` (may be null) does not have. Errors of Model::EncodeImage.
   static absl::StatusOr<ImageContext> Create(models::Model* model, std::span<const PlacedImage> images,
-                                             std::span<const int32_t> prompt, const ImageTokenIds& tokens);
+                                             std::span<const int32_t> prompt, const ImageTokenIds& tokens,
+                                             EmbeddingCache* cache = nullptr);
 
   bool empty() const { return records_.empty(); }
   // End of a chunk that begins at `begin` and should have up to `most` rows of `size`. Images are taken whole: a chunk
@@ -64,10 +86,10 @@ class ImageContext {
   void Fill(int64_t begin, int64_t end, models::StepInput* step) const;
 
  private:
-  std::vector<vision::SpanRecord> records_;         // ascending
-  std::vector<std::vector<std::byte>> embeddings_;  // of each image: [tokens, hidden] act
-  std::vector<const void*> rows_;                   // [prompt]
-  std::vector<int32_t> left_, right_;               // [prompt]
+  std::vector<vision::SpanRecord> records_;       // ascending
+  std::vector<EmbeddingCache::Rows> embeddings_;  // of each image
+  std::vector<const void*> rows_;                 // [prompt]
+  std::vector<int32_t> left_, right_;             // [prompt]
 };
 
 }  // namespace hadal::runtime

@@ -186,6 +186,74 @@ TEST(AmdNames, ScalesOfThirdPartyExports) {
   EXPECT_EQ(name("layers.3.ffn.shared_experts.w2.weight"), "model.layers.3.ffn.shared_experts.w2.weight");
 }
 
+// Counts what the tower has to do.
+class CountingModel : public Model {
+ public:
+  explicit CountingModel(Model* model) : model_(model) {}
+  const checkpoint::ModelConfig& config() const override { return model_->config(); }
+  const ModelLimits& limits() const override { return model_->limits(); }
+  ModelMemory memory() const override { return model_->memory(); }
+  ops::Ops& ops() override { return model_->ops(); }
+  absl::Status Forward(const StepInput& step) override { return model_->Forward(step); }
+  absl::Status Draft(int block, const StepInput& step) override { return model_->Draft(block, step); }
+  absl::Status EncodeImage(const ImagePatches& image, ops::Tensor out) override {
+    ++encoded;
+    return model_->EncodeImage(image, out);
+  }
+  int encoded = 0;
+
+ private:
+  Model* model_;
+};
+
+TEST_F(VlModelTest, ImagesAreEncodedOnceByContent) {
+  const std::unique_ptr<Model> model = Make(true);
+  CountingModel counting(model.get());
+  const vision::SizeRules rules = runtime::SizeRulesOf(model->config().vision);
+  std::vector<std::shared_ptr<const vision::PreparedImage>> images;
+  for (const uint8_t level : {10, 200, 10}) {
+    auto image = vision::PrepareImage(vision::RgbImage::Filled(90, 60, level), rules);
+    ASSERT_TRUE(image.ok());
+    images.push_back(std::make_shared<const vision::PreparedImage>(*std::move(image)));
+  }
+  runtime::EmbeddingCache cache;
+  const auto embeddings = [&](size_t first, size_t count, runtime::EmbeddingCache* with) {
+    std::vector<int32_t> ids(count, tokens_.placeholder);
+    auto placed = runtime::ExpandImages(std::span(images).subspan(first, count), tokens_, &ids);
+    EXPECT_TRUE(placed.ok());
+    auto context = runtime::ImageContext::Create(&counting, *placed, ids, tokens_, with);
+    EXPECT_TRUE(context.ok()) << context.status();
+    StepInput step;
+    context->Fill(0, static_cast<int64_t>(ids.size()), &step);
+    std::vector<std::vector<std::byte>> rows;
+    for (const void* row : step.embeddings) {
+      if (row == nullptr) continue;
+      const auto* bytes = static_cast<const std::byte*>(row);
+      rows.emplace_back(bytes, bytes + 2 * model->config().hidden_size);
+    }
+    return rows;
+  };
+  const auto want = embeddings(0, 3, nullptr);
+  EXPECT_EQ(counting.encoded, 3);
+  EXPECT_EQ(embeddings(0, 3, &cache), want);
+  EXPECT_EQ(counting.encoded, 5);  // the first and the third are the same
+  EXPECT_EQ(embeddings(0, 3, &cache), want);
+  EXPECT_EQ(counting.encoded, 5);
+
+  const size_t one = cache.bytes() / 2;
+  runtime::EmbeddingCache small(one);  // has room for one
+  embeddings(0, 1, &small);
+  embeddings(1, 1, &small);
+  EXPECT_EQ(small.bytes(), one);
+  embeddings(1, 1, &small);
+  EXPECT_EQ(counting.encoded, 7);
+  embeddings(0, 1, &small);
+  EXPECT_EQ(counting.encoded, 8);
+  runtime::EmbeddingCache none(one - 1);
+  embeddings(0, 1, &none);
+  EXPECT_EQ(none.bytes(), 0u);
+}
+
 TEST_F(VlModelTest, PatchesThatDoNotFitAreRefused) {
   const std::unique_ptr<Model> model = Make(true);
   const std::vector<uint8_t> pixels(4 * 3 * 14 * 14, 128);
