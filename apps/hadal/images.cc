@@ -43,7 +43,10 @@ absl::StatusOr<std::vector<uint8_t>> ReadImageFile(const std::string& path) {
   return bytes;
 }
 
-absl::StatusOr<runtime::ImageList> LoadImages(const runtime::Engine& engine, const std::vector<std::string>& paths) {
+absl::StatusOr<runtime::ImageList> LoadImages(const runtime::Engine& engine, const std::vector<std::string>& paths,
+                                              std::string* pictures) {
+  constexpr int kColumns = 80;
+  HADAL_RETURN_IF_ERROR(engine.CheckImages(paths.size()));
   runtime::ImageList images;
   images.reserve(paths.size());
   for (const std::string& path : paths) {
@@ -51,6 +54,10 @@ absl::StatusOr<runtime::ImageList> LoadImages(const runtime::Engine& engine, con
     absl::StatusOr<std::shared_ptr<const vision::PreparedImage>> image = engine.PrepareImage(bytes);
     if (!image.ok()) return At(path, image.status());
     images.push_back(*std::move(image));
+    if (pictures == nullptr) continue;
+    absl::StatusOr<std::string> picture = DrawImage(bytes, kColumns);
+    if (!picture.ok()) return At(path, picture.status());
+    *pictures += *picture;
   }
   return images;
 }

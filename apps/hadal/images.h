@@ -15,8 +15,10 @@ namespace hadal::cli {
 // The bytes of an image file. InvalidArgument naming the file if it cannot be read or is larger than a decoder takes.
 absl::StatusOr<std::vector<uint8_t>> ReadImageFile(const std::string& path);
 
-// Reads and prepares the files for the engine's model; errors name the file.
-absl::StatusOr<runtime::ImageList> LoadImages(const runtime::Engine& engine, const std::vector<std::string>& paths);
+// Reads and prepares the files for the engine's model; errors name the file. Each file is read once, since it may be a
+// pipe. With `pictures` the images are drawn there too (DrawImage).
+absl::StatusOr<runtime::ImageList> LoadImages(const runtime::Engine& engine, const std::vector<std::string>& paths,
+                                              std::string* pictures = nullptr);
 
 // Content of a user's message: images stand where the text says {image}, or before it if it says so nowhere.
 // InvalidArgument if there are marks for another number of images.

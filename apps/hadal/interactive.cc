@@ -52,17 +52,12 @@ absl::StatusOr<runtime::GenerateResult> AnswerTurn(const RunFlags& flags, const 
 
 }  // namespace
 
-int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, runtime::Engine* engine) {
+int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, const runtime::ImageList& images,
+                   runtime::Engine* engine) {
   std::fputs(fmt::format("{}; context {} tokens. ^C stops an answer, ^D ends.\n", engine->description(),
                          engine->max_model_len())
                  .c_str(),
              stderr);
-  // Images of the command line belong to the first message.
-  const absl::StatusOr<runtime::ImageList> images = LoadImages(*engine, flags.images);
-  if (!images.ok()) return FailRequest(images.status());
-  if (flags.show_images) {
-    if (const int code = ShowImages(flags); code != kOk) return code;
-  }
   text::Json messages = text::Json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
   const size_t before = messages.size();
@@ -75,14 +70,14 @@ int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, 
     }
     if (kind == Line::kEnd) break;
     if (line.empty()) continue;
-    absl::StatusOr<text::Json> content = UserContent(line, messages.size() == before ? images->size() : 0);
+    absl::StatusOr<text::Json> content = UserContent(line, messages.size() == before ? images.size() : 0);
     if (!content.ok()) {
       FailRequest(content.status());
       continue;
     }
     messages.push_back({{"role", "user"}, {"content", *std::move(content)}});
     const absl::StatusOr<runtime::GenerateResult> result =
-        AnswerTurn(flags, thinking, messages, *images, engine, &generator);
+        AnswerTurn(flags, thinking, messages, images, engine, &generator);
     if (!result.ok()) {
       // The chat goes on without the message that could not be answered.
       FailRequest(result.status());

@@ -26,8 +26,7 @@ void TrimNewlines(std::string* text) {
 }
 
 absl::StatusOr<runtime::EncodedPrompt> Encode(const RunFlags& flags, const text::ThinkingChoice& thinking,
-                                              const runtime::Engine& engine) {
-  HADAL_ASSIGN_OR_RETURN(const runtime::ImageList images, LoadImages(engine, flags.images));
+                                              const runtime::ImageList& images, const runtime::Engine& engine) {
   if (flags.raw) return engine.EncodeRaw(flags.prompt, images);
   text::Json messages = text::Json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
@@ -36,12 +35,10 @@ absl::StatusOr<runtime::EncodedPrompt> Encode(const RunFlags& flags, const text:
   return engine.EncodeChat(messages, thinking, images);
 }
 
-int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, runtime::Engine* engine, double load_seconds) {
-  const absl::StatusOr<runtime::EncodedPrompt> prompt = Encode(flags, thinking, *engine);
+int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, const runtime::ImageList& images,
+            runtime::Engine* engine, double load_seconds) {
+  const absl::StatusOr<runtime::EncodedPrompt> prompt = Encode(flags, thinking, images, *engine);
   if (!prompt.ok()) return FailRequest(prompt.status());
-  if (flags.show_images) {
-    if (const int code = ShowImages(flags); code != kOk) return code;
-  }
   runtime::GenerateRequest request;
   flags.sampling.Apply(engine->default_sampling(), &request);
   request.prompt = prompt->ids;
@@ -101,27 +98,21 @@ int Run(RunFlags flags, bool prompt_given) {
   const absl::StatusOr<text::ThinkingChoice> thinking =
       text::ResolveThinking(wanted, engine->effort_profile(), text::EffortTable::kService, false);
   if (!thinking.ok()) return Fail(kUsage, Message(thinking.status()));
-  return flags.interactive ? RunInteractive(flags, *thinking, engine.get())
-                           : RunOnce(flags, *thinking, engine.get(), load_seconds);
+  std::string pictures;
+  const absl::StatusOr<runtime::ImageList> images =
+      LoadImages(*engine, flags.images, flags.show_images ? &pictures : nullptr);
+  if (!images.ok()) return FailRequest(images.status());
+  if (flags.json) {
+    std::fputs(pictures.c_str(), stderr);  // stdout holds the JSON alone
+  } else if (!pictures.empty()) {
+    WriteOut(pictures);
+    if (const int written = OutputResult(); written != kOk) return written;
+  }
+  return flags.interactive ? RunInteractive(flags, *thinking, *images, engine.get())
+                           : RunOnce(flags, *thinking, *images, engine.get(), load_seconds);
 }
 
 }  // namespace
-
-int ShowImages(const RunFlags& flags) {
-  constexpr int kColumns = 80;
-  for (const std::string& path : flags.images) {
-    const absl::StatusOr<std::vector<uint8_t>> bytes = ReadImageFile(path);
-    if (!bytes.ok()) return FailRequest(bytes.status());
-    const absl::StatusOr<std::string> picture = DrawImage(*bytes, kColumns);
-    if (!picture.ok()) return Fail(kBadRequest, fmt::format("{}: {}", path, Message(picture.status())));
-    if (flags.json) {
-      std::fputs(picture->c_str(), stderr);
-    } else {
-      WriteOut(*picture);
-    }
-  }
-  return OutputResult();
-}
 
 text::ParserOptions ParserFor(const runtime::EncodedPrompt& prompt, bool tools_allowed) {
   text::ParserOptions options;

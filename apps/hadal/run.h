@@ -24,11 +24,9 @@ struct RunFlags {
   bool json = false;
 };
 
-// Turns of a chat on the terminal, until ^D.
-int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, runtime::Engine* engine);
-
-// Draws the images of the command line. For people: to stderr beside --json, which has stdout to itself.
-int ShowImages(const RunFlags& flags);
+// Turns of a chat on the terminal, until ^D. The images belong to the first message.
+int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, const runtime::ImageList& images,
+                   runtime::Engine* engine);
 
 // The parser settings for an answer to `prompt`.
 text::ParserOptions ParserFor(const runtime::EncodedPrompt& prompt, bool tools_allowed);

@@ -254,17 +254,22 @@ SamplingParams Engine::default_sampling() const {
   return params;
 }
 
-absl::Status Engine::CheckTakesImages() const {
+absl::Status Engine::CheckImages(size_t count) const {
+  if (count == 0) return absl::OkStatus();
   if (!config().has_vision()) {
     return absl::FailedPreconditionError("this is a text model: it takes no images (vision_n_layers is 0)");
   }
   if (!takes_images()) return absl::FailedPreconditionError("images are disabled (--limit-mm-per-prompt image=0)");
+  if (options_.max_images >= 0 && static_cast<int64_t>(count) > options_.max_images) {
+    return InvalidArgument("the prompt has {} images; at most {} are allowed (--limit-mm-per-prompt)", count,
+                           options_.max_images);
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const vision::PreparedImage>> Engine::PrepareImage(
     std::span<const uint8_t> bytes) const {
-  HADAL_RETURN_IF_ERROR(CheckTakesImages());
+  HADAL_RETURN_IF_ERROR(CheckImages(1));
   HADAL_ASSIGN_OR_RETURN(vision::PreparedImage image,
                          vision::PrepareImage(bytes, vision::DecodeOptions{}, SizeRulesOf(config().vision)));
   return std::make_shared<const vision::PreparedImage>(std::move(image));
@@ -272,11 +277,7 @@ absl::StatusOr<std::shared_ptr<const vision::PreparedImage>> Engine::PrepareImag
 
 absl::Status Engine::PlaceImages(const ImageList& images, EncodedPrompt* prompt) const {
   if (images.empty()) return absl::OkStatus();  // a placeholder without an image is refused by the generator
-  HADAL_RETURN_IF_ERROR(CheckTakesImages());
-  if (options_.max_images >= 0 && static_cast<int64_t>(images.size()) > options_.max_images) {
-    return InvalidArgument("the prompt has {} images; at most {} are allowed (--limit-mm-per-prompt)", images.size(),
-                           options_.max_images);
-  }
+  HADAL_RETURN_IF_ERROR(CheckImages(images.size()));
   HADAL_CHECK(image_tokens_.has_value());
   HADAL_ASSIGN_OR_RETURN(prompt->images, ExpandImages(images, *image_tokens_, &prompt->ids));
   return absl::OkStatus();

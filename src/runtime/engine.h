@@ -98,6 +98,10 @@ class Engine {
   // 0.
   SamplingParams default_sampling() const;
 
+  // Whether a prompt may have so many images: FailedPrecondition where the model takes none, InvalidArgument where it
+  // is more than --limit-mm-per-prompt allows.
+  absl::Status CheckImages(size_t count) const;
+
   // Decodes and cuts an image file's bytes. FailedPrecondition where the model takes no images; else the errors of
   // vision::PrepareImage.
   absl::StatusOr<std::shared_ptr<const vision::PreparedImage>> PrepareImage(std::span<const uint8_t> bytes) const;
@@ -121,7 +125,6 @@ class Engine {
   absl::Status ReadDummyConfig(const std::string& source);
   absl::Status LoadTokenizer(const std::string& source);
   absl::Status SetUpImages();
-  absl::Status CheckTakesImages() const;
   absl::Status PlaceImages(const ImageList& images, EncodedPrompt* prompt) const;
   absl::Status CheckOptions();
   absl::StatusOr<checkpoint::MemoryPlan> Plan(int64_t context) const;
