@@ -92,6 +92,7 @@ std::string AnswerJson(const runtime::GenerateRequest& request, const runtime::G
   out["token_ids"] = result.token_ids;
   out["finish_reason"] = runtime::FinishReasonName(result.finish_reason);
   if (!result.stop_string.empty()) out["stop_reason"] = result.stop_string;
+  if (result.stop_token >= 0) out["stop_reason"] = result.stop_token;
   const auto generated = static_cast<int64_t>(result.token_ids.size());
   out["usage"] = {{"prompt_tokens", result.prompt_tokens},
                   {"completion_tokens", generated},

@@ -42,7 +42,7 @@ absl::StatusOr<runtime::GenerateResult> AnswerTurn(const RunFlags& flags, const 
                                                    runtime::Engine* engine, runtime::Generator* generator) {
   HADAL_ASSIGN_OR_RETURN(const runtime::EncodedPrompt prompt, engine->EncodeChat(messages, thinking, images));
   runtime::GenerateRequest request;
-  flags.sampling.Apply(engine->default_sampling(), &request);
+  flags.sampling.Apply(engine->default_sampling(), engine->tokenizer().get(), &request);
   request.prompt = prompt.ids;
   request.images = prompt.images;
   request.end_tokens = engine->end_tokens();

@@ -40,7 +40,7 @@ int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, const r
   const absl::StatusOr<runtime::EncodedPrompt> prompt = Encode(flags, thinking, images, *engine);
   if (!prompt.ok()) return FailRequest(prompt.status());
   runtime::GenerateRequest request;
-  flags.sampling.Apply(engine->default_sampling(), &request);
+  flags.sampling.Apply(engine->default_sampling(), engine->tokenizer().get(), &request);
   request.prompt = prompt->ids;
   request.images = prompt->images;
   request.end_tokens = engine->end_tokens();

@@ -23,18 +23,29 @@ void SamplingFlags::Register(CLI::App* app) {
   app->add_option("--max-tokens", max_tokens_, "Longest answer [to the end of the context]")
       ->check(CLI::PositiveNumber)
       ->group(group);
+  app->add_option("--min-tokens", min_tokens_, "Shortest answer: before, nothing ends it [0]")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  app->add_option("--stop-token-ids", stop_token_ids_, "Token ids that end the answer, comma between")
+      ->delimiter(',')
+      ->group(group);
+  app->add_option("--allowed-token-ids", allowed_token_ids_, "Draw no other tokens than these, comma between")
+      ->delimiter(',')
+      ->group(group);
+  AddList(app, "--bad-words", &bad_words_, "Text that the answer must not hold; may be repeated")->group(group);
   AddList(app, "--stop", &stop_, "End the answer before this text; may be repeated")->group(group);
   app->add_flag("--ignore-eos", ignore_eos_, "Go on behind the end token, to measure speed")->group(group);
 }
 
 absl::Status SamplingFlags::Check() const {
   runtime::GenerateRequest request;
-  Apply({}, &request);
+  Apply({}, nullptr, &request);
   HADAL_RETURN_IF_ERROR(runtime::CheckSamplingParams(request.sampling, INT32_MAX));
   return runtime::CheckStopStrings(stop_);
 }
 
-void SamplingFlags::Apply(const runtime::SamplingParams& defaults, runtime::GenerateRequest* request) const {
+void SamplingFlags::Apply(const runtime::SamplingParams& defaults, const text::Tokenizer* tokenizer,
+                          runtime::GenerateRequest* request) const {
   runtime::SamplingParams& p = request->sampling;
   p = defaults;
   p.temperature = temperature_.value_or(p.temperature);
@@ -44,6 +55,10 @@ void SamplingFlags::Apply(const runtime::SamplingParams& defaults, runtime::Gene
   p.repetition_penalty = repetition_penalty_.value_or(p.repetition_penalty);
   p.presence_penalty = presence_penalty_.value_or(p.presence_penalty);
   p.frequency_penalty = frequency_penalty_.value_or(p.frequency_penalty);
+  p.min_tokens = min_tokens_;
+  p.stop_token_ids = stop_token_ids_;
+  p.allowed_token_ids = allowed_token_ids_;
+  if (tokenizer != nullptr) p.bad_words = runtime::BadWordTokens(*tokenizer, bad_words_);
   p.seed = seed_ == -1 ? runtime::RandomSeed() : static_cast<uint64_t>(seed_);
   request->max_tokens = max_tokens_;
   request->stop = stop_;

@@ -34,6 +34,18 @@ std::string_view FinishReasonName(FinishReason reason) {
   HADAL_CHECK(false);
 }
 
+std::vector<std::vector<int32_t>> BadWordTokens(const text::Tokenizer& tokenizer,
+                                                const std::vector<std::string>& words) {
+  std::vector<std::vector<int32_t>> sequences;
+  for (const std::string& word : words) {
+    for (const std::string& text : {word, " " + word}) {
+      std::vector<int32_t> ids = tokenizer.Encode(text, text::Tokenizer::Special::kPlain);
+      if (std::find(sequences.begin(), sequences.end(), ids) == sequences.end()) sequences.push_back(std::move(ids));
+    }
+  }
+  return sequences;
+}
+
 Generator::Generator(models::Model* model, std::shared_ptr<const text::Tokenizer> tokenizer,
                      std::optional<ImageTokenIds> image_tokens, int32_t seq)
     : model_(model),
@@ -115,7 +127,8 @@ absl::StatusOr<GenerateResult> Generator::Generate(const GenerateRequest& reques
   HADAL_RETURN_IF_ERROR(CheckStopStrings(request.stop));
   if (request.max_tokens < 0) return InvalidArgument("max_tokens: expected at least 1, found {}", request.max_tokens);
   HADAL_ASSIGN_OR_RETURN(Sampler sampler,
-                         Sampler::Create(model_->config().vocab_size, request.sampling, request.prompt, banned_));
+                         Sampler::Create(model_->config().vocab_size, request.sampling, request.prompt, banned_,
+                                         request.ignore_end ? std::span<const int32_t>() : request.end_tokens));
   const auto prompt_size = static_cast<int64_t>(request.prompt.size());
   const int64_t room = model_->limits().max_context - prompt_size;
   const int64_t limit = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
@@ -149,7 +162,11 @@ absl::StatusOr<GenerateResult> Generator::Generate(const GenerateRequest& reques
     }
     if (output.in_reasoning()) ++result.reasoning_tokens;
     if (!request.ignore_end && Contains(request.end_tokens, token.id)) break;
-    const bool wanted = on_events(output.Push(token.id));
+    if (Contains(request.sampling.stop_token_ids, token.id)) {
+      result.stop_token = token.id;
+      break;
+    }
+    const bool wanted = on_events(output.Push(token.id, produced >= request.sampling.min_tokens));
     if (output.stopped()) {
       result.stop_string = output.stop_string();
       break;

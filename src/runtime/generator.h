@@ -47,6 +47,11 @@ struct GenerateTimings {
   double decode_tokens_per_second = 0;  // 0 with fewer than two tokens
 };
 
+// The token sequences of words for SamplingParams::bad_words: each as it is tokenized at the start of a text and behind
+// a space.
+std::vector<std::vector<int32_t>> BadWordTokens(const text::Tokenizer& tokenizer,
+                                                const std::vector<std::string>& words);
+
 // What one token cost and gave.
 struct TokenStep {
   int32_t id = 0;
@@ -62,6 +67,7 @@ struct GenerateResult {
   std::vector<text::ToolCall> tool_calls;
   FinishReason finish_reason = FinishReason::kStop;
   std::string stop_string;  // that ended it, if one did
+  int32_t stop_token = -1;  // of SamplingParams::stop_token_ids, if one of those ended it
   int64_t prompt_tokens = 0;
   int64_t reasoning_tokens = 0;  // of token_ids, </think> included
   GenerateTimings timings;

@@ -18,11 +18,13 @@ void OutputStream::Content(std::string text) {
   events_.push_back({.kind = OutputEvent::Kind::kContent, .text = std::move(text)});
 }
 
+void OutputStream::Searched(const std::string& text) { Content(may_stop_ ? stop_.Push(text) : stop_.Flush() + text); }
+
 void OutputStream::Take(std::vector<OutputEvent> events) {
   for (OutputEvent& event : events) {
     if (stop_.matched()) return;
     if (event.kind == OutputEvent::Kind::kContent) {
-      Content(stop_.Push(event.text));
+      Searched(event.text);
       continue;
     }
     // A stop string does not reach across a call.
@@ -31,19 +33,21 @@ void OutputStream::Take(std::vector<OutputEvent> events) {
   }
 }
 
-const std::vector<OutputEvent>& OutputStream::Push(int32_t id) {
+const std::vector<OutputEvent>& OutputStream::Push(int32_t id, bool may_stop) {
   events_.clear();
+  may_stop_ = may_stop;
   if (parser_.has_value()) {
     const text::Origin origin = tokenizer_->IsAdded(id) ? text::Origin::kControl : text::Origin::kOrdinary;
     Take(parser_->Push(tokenizer_->TokenBytes(id), origin));
   } else {
-    Content(stop_.Push(detokenizer_.Push(id)));
+    Searched(detokenizer_.Push(id));
   }
   return events_;
 }
 
 const std::vector<OutputEvent>& OutputStream::Finish(text::EndCause cause) {
   events_.clear();
+  may_stop_ = true;
   if (parser_.has_value()) {
     Take(parser_->Finish(cause));
   } else {

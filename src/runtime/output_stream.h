@@ -23,8 +23,9 @@ class OutputStream {
   OutputStream(std::shared_ptr<const text::Tokenizer> tokenizer, const std::optional<text::ParserOptions>& parser,
                std::vector<std::string> stop);
 
-  // Takes a token that is not an end token; returns what became certain. The result lives until the next call.
-  const std::vector<text::OutputEvent>& Push(int32_t id);
+  // Takes a token that is not an end token; returns what became certain. The result lives until the next call. Stop
+  // strings are looked for in the text of tokens with `may_stop` only.
+  const std::vector<text::OutputEvent>& Push(int32_t id, bool may_stop = true);
   // The end of the output: what was held back.
   const std::vector<text::OutputEvent>& Finish(text::EndCause cause);
 
@@ -40,11 +41,14 @@ class OutputStream {
  private:
   void Take(std::vector<text::OutputEvent> events);
   void Content(std::string text);
+  // Text in which stop strings count, or not.
+  void Searched(const std::string& text);
 
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::optional<text::OutputParser> parser_;
   text::Detokenizer detokenizer_;
   StopStrings stop_;
+  bool may_stop_ = true;  // of the token at hand
   std::string content_;
   std::vector<text::OutputEvent> events_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <random>
 
@@ -16,7 +17,9 @@ constexpr double kLowestTemperature = 0.01;  // spec 5.1, step 6
 constexpr float kMaxBias = 100.0f;
 constexpr size_t kMaxBiasEntries = 1024;
 constexpr int kMaxLogprobs = 20;
-constexpr uint32_t kTargetStream = 0;  // streams 1 to 3 belong to drafting (spec 5.3)
+constexpr size_t kMaxBadWords = 128;
+constexpr size_t kMaxBadWordTokens = 1024;  // in all bad words together
+constexpr uint32_t kTargetStream = 0;       // streams 1 to 3 belong to drafting (spec 5.3)
 
 PhiloxBlock RandomBlock(uint64_t seed, int64_t position, uint32_t token_block) {
   const auto p = static_cast<uint64_t>(position);
@@ -33,6 +36,29 @@ bool AllBelowInfinity(std::span<const float> row) {
   uint32_t bad = 0;
   for (const float v : row) bad |= !(v < kInfinity);
   return bad == 0;
+}
+
+absl::Status CheckIds(const char* name, std::span<const int32_t> ids, int64_t vocab) {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab) {
+      return InvalidArgument("{}: expected token ids from 0 to {}, found {}", name, vocab - 1, id);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBadWords(const std::vector<std::vector<int32_t>>& words, int64_t vocab) {
+  if (words.size() > kMaxBadWords) {
+    return InvalidArgument("bad_words: expected at most {}, found {}", kMaxBadWords, words.size());
+  }
+  size_t tokens = 0;
+  for (const std::vector<int32_t>& word : words) {
+    if (word.empty()) return InvalidArgument("bad_words: expected non-empty words, found an empty one");
+    HADAL_RETURN_IF_ERROR(CheckIds("bad_words", word, vocab));
+    tokens += word.size();
+  }
+  if (tokens <= kMaxBadWordTokens) return absl::OkStatus();
+  return InvalidArgument("bad_words: expected at most {} tokens in all, found {}", kMaxBadWordTokens, tokens);
 }
 
 absl::Status BadLogit(std::span<const float> row, int64_t position) {
@@ -65,6 +91,10 @@ absl::Status CheckSamplingParams(const SamplingParams& p, int64_t vocab) {
   if (p.logprobs < -1 || p.logprobs > kMaxLogprobs) {
     return InvalidArgument("logprobs: expected 0 to {}, found {}", kMaxLogprobs, p.logprobs);
   }
+  if (p.min_tokens < 0) return InvalidArgument("min_tokens: expected at least 0, found {}", p.min_tokens);
+  HADAL_RETURN_IF_ERROR(CheckIds("stop_token_ids", p.stop_token_ids, vocab));
+  HADAL_RETURN_IF_ERROR(CheckIds("allowed_token_ids", p.allowed_token_ids, vocab));
+  HADAL_RETURN_IF_ERROR(CheckBadWords(p.bad_words, vocab));
   if (p.logit_bias.size() > kMaxBiasEntries) {
     return InvalidArgument("logit_bias: expected at most {} entries, found {}", kMaxBiasEntries, p.logit_bias.size());
   }
@@ -83,7 +113,7 @@ uint64_t RandomSeed() {
 }
 
 absl::StatusOr<Sampler> Sampler::Create(int64_t vocab, SamplingParams params, std::span<const int32_t> prompt,
-                                        std::span<const int32_t> banned) {
+                                        std::span<const int32_t> banned, std::span<const int32_t> ends) {
   HADAL_RETURN_IF_ERROR(CheckSamplingParams(params, vocab));
   Sampler sampler;
   sampler.params_ = std::move(params);
@@ -92,6 +122,29 @@ absl::StatusOr<Sampler> Sampler::Create(int64_t vocab, SamplingParams params, st
     if (id >= 0 && id < vocab) sampler.banned_.push_back(id);
   }
   const auto size = static_cast<size_t>(vocab);
+  if (p.min_tokens > 0) {
+    sampler.first_free_ = static_cast<int64_t>(prompt.size()) + p.min_tokens;
+    for (const auto ids : {ends, std::span<const int32_t>(p.stop_token_ids)}) {
+      std::copy_if(ids.begin(), ids.end(), std::back_inserter(sampler.late_),
+                   [&](int32_t id) { return id >= 0 && id < vocab; });
+    }
+  }
+  if (!p.allowed_token_ids.empty()) {
+    sampler.is_allowed_.assign(size, 0);
+    for (const int32_t id : p.allowed_token_ids) sampler.is_allowed_[id] = 1;
+    std::vector<uint8_t> left = sampler.is_allowed_;
+    for (const auto* never : {&sampler.banned_, &sampler.late_}) {
+      for (const int32_t id : *never) left[id] = 0;
+    }
+    if (std::count(left.begin(), left.end(), 1) == 0) {
+      return InvalidArgument("allowed_token_ids: expected a token that may be drawn, found only image tokens{}",
+                             p.min_tokens > 0 ? " and those that min_tokens holds back" : "");
+    }
+  }
+  for (const std::vector<int32_t>& word : p.bad_words) {
+    sampler.longest_bad_word_ = std::max(sampler.longest_bad_word_, word.size());
+  }
+  sampler.tail_.reserve(sampler.longest_bad_word_);
   sampler.scores_.resize(size);
   sampler.top_.reserve(static_cast<size_t>(std::max(p.logprobs, 0)) + 1);
   if (!p.greedy() && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1)) sampler.candidates_.reserve(size);
@@ -112,13 +165,34 @@ void Sampler::Note(int32_t id) {
 }
 
 void Sampler::Accept(int32_t id) {
+  if (longest_bad_word_ > 1) {
+    if (tail_.size() + 1 == longest_bad_word_) tail_.erase(tail_.begin());
+    tail_.push_back(id);
+  }
   if (!penalties_) return;
   Note(id);
   if (id >= 0 && static_cast<size_t>(id) < counts_.size()) ++counts_[id];
 }
 
+// What cannot be drawn at `position`.
+void Sampler::Forbid(int64_t position) {
+  for (size_t i = 0; i < is_allowed_.size(); ++i) {
+    if (is_allowed_[i] == 0) scores_[i] = -kInfinity;
+  }
+  for (const std::vector<int32_t>& word : params_.bad_words) {
+    const size_t before = word.size() - 1;
+    if (before <= tail_.size() && std::equal(word.begin(), word.end() - 1, tail_.end() - before)) {
+      scores_[word.back()] = -kInfinity;
+    }
+  }
+  if (position < first_free_) {
+    for (const int32_t id : late_) scores_[id] = -kInfinity;
+  }
+  for (const int32_t id : banned_) scores_[id] = -kInfinity;
+}
+
 // Steps 2 to 5 of the specification, on scores_.
-void Sampler::Adjust() {
+void Sampler::Adjust(int64_t position) {
   for (const auto& [id, bias] : params_.logit_bias) scores_[id] += std::clamp(bias, -kMaxBias, kMaxBias);
   if (penalties_) {
     const auto repetition = static_cast<float>(params_.repetition_penalty);
@@ -131,7 +205,7 @@ void Sampler::Adjust() {
       if (counts_[id] > 0) score -= presence;
     }
   }
-  for (const int32_t id : banned_) scores_[id] = -kInfinity;
+  Forbid(position);
 }
 
 // -1 if all scores are -infinity.
@@ -251,11 +325,12 @@ absl::StatusOr<SampledToken> Sampler::Next(std::span<const float> logits, int64_
   HADAL_CHECK(logits.size() == scores_.size());
   if (!AllBelowInfinity(logits)) return BadLogit(logits, position);
   std::copy(logits.begin(), logits.end(), scores_.begin());
-  Adjust();
+  Adjust(position);
   SampledToken token;
   token.id = Greedy();
   if (token.id < 0) {
-    return absl::InternalError(fmt::format("no token is possible at position {}: all logits are -inf", position));
+    return absl::InternalError(
+        fmt::format("no token is possible at position {}: all of them are ruled out or have logit -inf", position));
   }
   if (!params_.greedy()) {
     const float highest = scores_[token.id];

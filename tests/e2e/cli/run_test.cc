@@ -130,6 +130,22 @@ TEST(Run, ThreadsAndInstructionSetsDoNotChangeTheText) {
   EXPECT_EQ(RunJson({"What is 478 + 365?", "--numerics", "f32"})["text"], want["text"]);
 }
 
+TEST(Run, WordsAndTokensThatMustNotBe) {
+  const std::string question = "What is the capital of Japan?";
+  const json plain = RunJson({question});
+  ASSERT_NE(plain["text"].get<std::string>().find("Tokyo"), std::string::npos);
+  const json without = RunJson({question, "--bad-words", "Tokyo"});
+  EXPECT_EQ(without["text"].get<std::string>().find("Tokyo"), std::string::npos);
+  const int id = plain["token_ids"][1];
+  const json stopped = RunJson({question, "--stop-token-ids", std::to_string(id)});
+  EXPECT_EQ(stopped["token_ids"].size(), 2u);
+  EXPECT_EQ(stopped["stop_reason"], id);
+  const auto natural = plain["token_ids"].size();
+  EXPECT_GE(RunJson({question, "--min-tokens", std::to_string(natural + 3)})["token_ids"].size(), natural + 3);
+  const json allowed = RunJson({question, "--allowed-token-ids", "20,21,22", "--max-tokens", "5"});
+  for (const json& token : allowed["token_ids"]) EXPECT_TRUE(token >= 20 && token <= 22) << token;
+}
+
 TEST(Run, CopiedWeightsGiveTheSameText) {
   const json want = RunJson({"What is 478 + 365?", "--mmap", "on"});
   EXPECT_EQ(RunJson({"What is 478 + 365?", "--mmap", "off"})["token_ids"], want["token_ids"]);

@@ -164,6 +164,51 @@ TEST(Generator, BadRequestsAreRefusedBeforeAnythingRuns) {
   EXPECT_EQ(model.steps, 0);
 }
 
+TEST(Generator, NothingEndsAnAnswerBeforeMinTokens) {
+  FakeModel model(kVocab, Limits(), Answer(1, "one two three two four<｜end▁of▁sentence｜>"));
+  GenerateRequest request = Request({0}, 100);
+  request.stop = {"two"};
+  EXPECT_EQ(Generate(&model, request)->content, "one ");
+  const size_t tokens = Encode("one two three").size();
+  request.sampling.min_tokens = static_cast<int64_t>(tokens);
+  const auto later = Generate(&model, request);
+  ASSERT_TRUE(later.ok());
+  EXPECT_EQ(later->content, "one two three ");
+  EXPECT_EQ(later->stop_string, "two");
+  // The end token comes no earlier either: the model wants it and gets something else.
+  request.stop.clear();
+  request.sampling.min_tokens = 30;
+  const auto longer = Generate(&model, request);
+  ASSERT_TRUE(longer.ok());
+  EXPECT_GE(longer->token_ids.size(), 30u);
+}
+
+TEST(Generator, StopTokensEndTheAnswer) {
+  FakeModel model(kVocab, Limits(), Answer(1, "one two three<｜end▁of▁sentence｜>"));
+  GenerateRequest request = Request({0}, 100);
+  const std::vector<int32_t> ids = Encode("one two three");
+  request.sampling.stop_token_ids = {ids[ids.size() - 2], 7};
+  const auto result = Generate(&model, request);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->finish_reason, FinishReason::kStop);
+  EXPECT_EQ(result->stop_token, ids[ids.size() - 2]);
+  EXPECT_EQ(result->token_ids, std::vector<int32_t>(ids.begin(), ids.end() - 1));
+  EXPECT_EQ(Generate(&model, Request({0}, 100))->stop_token, -1);
+}
+
+TEST(Generator, BadWordsAtTheStartAndBehindASpace) {
+  const auto words = BadWordTokens(*Tokens(), {"two"});
+  ASSERT_EQ(words.size(), 2u);
+  EXPECT_EQ(words[0], Tokens()->Encode("two", text::Tokenizer::Special::kPlain));
+  EXPECT_EQ(words[1], Tokens()->Encode(" two", text::Tokenizer::Special::kPlain));
+  FakeModel model(kVocab, Limits(), Answer(1, "one two three<｜end▁of▁sentence｜>"));
+  GenerateRequest request = Request({0}, 6);
+  request.sampling.bad_words = words;
+  const auto result = Generate(&model, request);
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(result->content, testing::Not(HasSubstr("two")));
+}
+
 TEST(Generator, StopStringsCutTheTextAndHoldItBack) {
   FakeModel model(kVocab, Limits(), Answer(1, "one two three four<｜end▁of▁sentence｜>"));
   GenerateRequest request = Request({0}, 100);

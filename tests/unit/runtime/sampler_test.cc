@@ -31,6 +31,77 @@ int32_t Token(Sampler* sampler, const std::vector<float>& logits, int64_t positi
   return token.ok() ? token->id : -1;
 }
 
+SamplingParams Greedily() {
+  SamplingParams params;
+  params.temperature = 0;
+  return params;
+}
+
+TEST(Sampler, MinTokensHoldsEndsBack) {
+  SamplingParams params = Greedily();
+  params.min_tokens = 2;
+  params.stop_token_ids = {3};
+  const std::vector<int32_t> prompt = {1, 1, 1}, ends = {0, 99};
+  absl::StatusOr<Sampler> sampler = Sampler::Create(5, params, prompt, {}, ends);
+  ASSERT_TRUE(sampler.ok());
+  const std::vector<float> logits = {9, 1, 2, 8, 0};
+  EXPECT_EQ(Token(&*sampler, logits, 3), 2);
+  EXPECT_EQ(Token(&*sampler, logits, 4), 2);
+  EXPECT_EQ(Token(&*sampler, logits, 5), 0);
+}
+
+TEST(Sampler, OnlyAllowedTokensAreDrawn) {
+  SamplingParams params = Greedily();
+  params.allowed_token_ids = {1, 4};
+  Sampler sampler = Make(5, params);
+  EXPECT_EQ(Token(&sampler, {9, 1, 2, 8, 0}), 1);
+  params.temperature = 1;
+  Sampler drawing = Make(5, params);
+  for (int position = 0; position < 100; ++position) {
+    const int32_t id = Token(&drawing, {9, 1, 2, 8, 0}, position);
+    EXPECT_TRUE(id == 1 || id == 4) << id;
+  }
+  // Nothing would be left.
+  EXPECT_TRUE(absl::IsInvalidArgument(Sampler::Create(5, params, {}, std::vector<int32_t>{1, 4}).status()));
+  params.min_tokens = 1;
+  params.stop_token_ids = {1};
+  EXPECT_TRUE(absl::IsInvalidArgument(Sampler::Create(5, params, {}, {}, std::vector<int32_t>{4}).status()));
+  EXPECT_TRUE(Sampler::Create(5, params, {}, {}).ok());
+}
+
+TEST(Sampler, BadWordsAreNeverCompleted) {
+  SamplingParams params = Greedily();
+  params.bad_words = {{4}, {1, 2, 3}, {2, 2}};
+  Sampler sampler = Make(5, params);
+  const std::vector<float> three = {0, 1, 2, 8, 9}, two = {0, 1, 8, 2, 9};
+  EXPECT_EQ(Token(&sampler, three), 3);  // 4 never
+  sampler.Accept(1);
+  EXPECT_EQ(Token(&sampler, two), 2);
+  sampler.Accept(2);
+  EXPECT_EQ(Token(&sampler, three), 1);  // neither 3 behind 1 2, nor 2 behind 2
+  sampler.Accept(1);
+  EXPECT_EQ(Token(&sampler, three), 3);
+  // The prompt does not count.
+  Sampler behind_prompt = Make(5, params, {1, 2});
+  EXPECT_EQ(Token(&behind_prompt, three), 3);
+}
+
+TEST(Sampler, BadIdsAndWordsAreNamed) {
+  const auto error = [](auto&& change) {
+    SamplingParams params;
+    change(params);
+    return std::string(Message(Sampler::Create(10, params, {}, {}).status()));
+  };
+  EXPECT_THAT(error([](auto& p) { p.min_tokens = -1; }), HasSubstr("min_tokens"));
+  EXPECT_THAT(error([](auto& p) { p.stop_token_ids = {10}; }),
+              HasSubstr("stop_token_ids: expected token ids from 0 to 9"));
+  EXPECT_THAT(error([](auto& p) { p.allowed_token_ids = {-1}; }), HasSubstr("allowed_token_ids"));
+  EXPECT_THAT(error([](auto& p) { p.bad_words = {{1}, {}}; }), HasSubstr("found an empty one"));
+  EXPECT_THAT(error([](auto& p) { p.bad_words = {{12}}; }), HasSubstr("bad_words"));
+  EXPECT_THAT(error([](auto& p) { p.bad_words.assign(129, {1}); }), HasSubstr("at most 128"));
+  EXPECT_THAT(error([](auto& p) { p.bad_words.assign(2, std::vector<int32_t>(600, 1)); }), HasSubstr("1024 tokens"));
+}
+
 std::map<int32_t, int> Histogram(SamplingParams params, const std::vector<float>& logits, int draws) {
   Sampler sampler = Make(static_cast<int64_t>(logits.size()), std::move(params));
   std::map<int32_t, int> counts;
