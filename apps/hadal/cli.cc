@@ -78,6 +78,7 @@ int FailLoading(const absl::Status& status) {
 }
 
 int FailRequest(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return Fail(kNoMemory, Message(status));
   // FailedPrecondition: something that this model or these settings do not do, such as images.
   const bool bad_request =
       absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsFailedPrecondition(status);

@@ -28,11 +28,15 @@ void SamplingFlags::Register(CLI::App* app) {
       ->group(group);
   app->add_option("--stop-token-ids", stop_token_ids_, "Token ids that end the answer, comma between")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(group);
   app->add_option("--allowed-token-ids", allowed_token_ids_, "Draw no other tokens than these, comma between")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(group);
-  AddList(app, "--bad-words", &bad_words_, "Text that the answer must not hold; may be repeated")->group(group);
+  AddList(app, "--bad-words", &bad_words_,
+          "Word that is not drawn, at the start of a text or behind a space; may be repeated")
+      ->group(group);
   AddList(app, "--stop", &stop_, "End the answer before this text; may be repeated")->group(group);
   app->add_flag("--ignore-eos", ignore_eos_, "Go on behind the end token, to measure speed")->group(group);
 }
@@ -41,6 +45,13 @@ absl::Status SamplingFlags::Check() const {
   runtime::GenerateRequest request;
   Apply({}, nullptr, &request);
   HADAL_RETURN_IF_ERROR(runtime::CheckSamplingParams(request.sampling, INT32_MAX));
+  constexpr size_t kMaxBadWords = 128;
+  if (bad_words_.size() > kMaxBadWords) {
+    return InvalidArgument("bad_words: expected at most {}, found {}", kMaxBadWords, bad_words_.size());
+  }
+  for (const std::string& word : bad_words_) {
+    if (word.empty()) return InvalidArgument("bad_words: expected non-empty words, found an empty one");
+  }
   return runtime::CheckStopStrings(stop_);
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/memory_region.h"
 #include "base/status.h"
@@ -249,23 +250,30 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   return std::unique_ptr<Checkpoint>(new Checkpoint(std::move(state)));
 }
 
-absl::Status Checkpoint::CopyToMemory(int threads, absl::FunctionRef<void(int64_t)> report) {
+absl::Status Checkpoint::CopyToMemory(int threads, bool draft, bool images, absl::FunctionRef<void(int64_t)> report) {
   constexpr int64_t kAlignment = 64, kPiece = 8 << 20;
   struct Piece {
     std::byte* to;
     const std::byte* from;
     int64_t bytes;
   };
+  // Unused tensors may be large (drafters, towers): the memory plan does not count them.
+  const TensorTable table = TensorTable::For(state_->config, draft);
+  std::vector<TensorEntry*> order;
   int64_t total = 0;
-  for (const TensorEntry& entry : state_->tensors) total += (entry.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  for (TensorEntry& entry : state_->tensors) {
+    const TensorSpec* spec = table.Find(entry.name);
+    if (spec == nullptr || (spec->category == TensorCategory::kVision && !images)) continue;
+    order.push_back(&entry);
+    total += (entry.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
   HADAL_ASSIGN_OR_RETURN(state_->memory, MemoryRegion::Map(static_cast<size_t>(total), "the weights"));
   // In the order of the files, a round of pieces at a time, so that the disk reads forward.
-  std::vector<TensorEntry*> order;
-  for (TensorEntry& entry : state_->tensors) order.push_back(&entry);
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->data < b->data; });
   ThreadPool pool(std::max(threads, 1));
   std::vector<Piece> round;
   std::vector<TensorEntry> mapped;  // of the round
+  std::unordered_set<const std::byte*> replaced;
   int64_t done = 0;
   int64_t in_round = 0;
   const auto copy_round = [&] {
@@ -288,11 +296,14 @@ absl::Status Checkpoint::CopyToMemory(int threads, absl::FunctionRef<void(int64_
     }
     mapped.push_back(*entry);
     if (in_round >= 8 * kPiece * pool.threads()) copy_round();
+    if (!entry->droppable) replaced.insert(entry->data);
     entry->data = at;
     entry->droppable = false;
     at += (entry->bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   copy_round();
+  // Copies that were made because a file misplaced a tensor.
+  std::erase_if(state_->copies, [&](const auto& copy) { return replaced.contains(copy.get()); });
   state_->memory.MakeReadOnly();
   return absl::OkStatus();
 }

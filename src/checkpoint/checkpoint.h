@@ -50,8 +50,10 @@ class Checkpoint : public WeightSource {
   const std::string& dir() const;
 
   // Copies the weights into huge pages of memory, which a memory-bound decode reads up to twice as fast as mapped files
-  // (docs/performance.md). ResourceExhausted if there is no address space. `report` is called with the bytes done.
-  absl::Status CopyToMemory(int threads, absl::FunctionRef<void(int64_t)> report);
+  // (docs/performance.md): those of the model's table, MTP blocks with `draft`, the vision tower with `images`. All
+  // others stay mapped. ResourceExhausted, with nothing changed, if there is no address space. `report` is called with
+  // the bytes done.
+  absl::Status CopyToMemory(int threads, bool draft, bool images, absl::FunctionRef<void(int64_t)> report);
 
   // Reads values that would poison a run: see CheckScale and CheckTokenExperts. Reads all scales (about 3 % of an FP4
   // checkpoint).

@@ -90,9 +90,11 @@ int64_t EstimateScratch(const ModelConfig& c, const MemoryRequest& request) {
   return 4 * rows * row + 4 * seqs * c.vocab_size + index_scores * std::min<int64_t>(rows, 64);
 }
 
-void AddWeights(const ModelConfig& config, const Checkpoint* checkpoint, bool draft, MemoryPlan* plan) {
-  const TensorTable table = TensorTable::For(config, draft);
+void AddWeights(const ModelConfig& config, const Checkpoint* checkpoint, const MemoryRequest& request,
+                MemoryPlan* plan) {
+  const TensorTable table = TensorTable::For(config, request.draft);
   for (const TensorSpec& spec : table.specs()) {
+    if (spec.category == TensorCategory::kVision && !request.images) continue;
     const TensorEntry* entry = checkpoint != nullptr ? checkpoint->Find(spec.name) : nullptr;
     const int64_t bytes = entry != nullptr ? entry->bytes : DTypeBytes(spec.preferred, spec.elements());
     plan->weight_bytes[static_cast<int>(spec.category)] += bytes;
@@ -119,7 +121,7 @@ int64_t CacheBytesFixed(const ModelConfig& config, KvFormat kv, bool draft) {
 
 MemoryPlan PlanMemory(const ModelConfig& config, const Checkpoint* checkpoint, const MemoryRequest& request) {
   MemoryPlan plan;
-  AddWeights(config, checkpoint, request.draft, &plan);
+  AddWeights(config, checkpoint, request, &plan);
   plan.extra_weight_bytes = request.extra_weight_bytes;
   const double per_token = CacheBytesPerToken(config, request.kv_format, request.index_format, request.draft);
   plan.cache_bytes_per_token = static_cast<int64_t>(std::ceil(per_token));

@@ -29,6 +29,7 @@ struct MemoryRequest {
   KvFormat kv_format = KvFormat::kFp8DsMla;
   IndexFormat index_format = IndexFormat::kMxfp4;
   bool draft = false;  // the draft model's weights and cache too
+  bool images = true;  // the vision tower's weights too
 
   // Exact numbers of an engine, in bytes; each replaces the estimate of its part.
   std::optional<int64_t> cache_bytes_per_sequence = {};

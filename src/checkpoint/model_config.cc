@@ -427,12 +427,12 @@ void ReadVision(const json& object, JsonFields& all_fields, std::vector<std::str
   v.dim = fields.Int({"vision_dim"}, 1, kMaxWidth);
   v.n_heads = fields.Int({"vision_n_heads"}, 1, kMaxHeads);
   v.inter_dim = fields.Int({"vision_inter_dim"}, 1, kMaxWidth);
-  v.patch_size = fields.Int({"vision_patch_size"}, 1, 256);
+  v.patch_size = fields.Int({"vision_patch_size"}, 1, 128);
   v.rope_theta = fields.RealOr({"vision_rope_theta"}, 1.0, 1e12, 10000.0);
-  v.downsample_ratio = fields.Int({"vision_downsample_ratio"}, 1, 64);
+  v.downsample_ratio = fields.Int({"vision_downsample_ratio"}, 1, 16);
   v.max_n_token = fields.Int({"vision_max_n_token"}, 16, 1 << 16);
-  v.min_pixels = fields.IntOr({"vision_min_pixels"}, 0, 1 << 30, 0);
-  v.max_wh_ratio = fields.IntOr({"vision_max_wh_ratio"}, 0, 1 << 20, 0);
+  v.min_pixels = fields.IntOr({"vision_min_pixels"}, 0, 1 << 26, 0);
+  v.max_wh_ratio = fields.IntOr({"vision_max_wh_ratio"}, 0, 1 << 16, 0);
   // Heads split into row and column halves of rotated pairs (spec vision-and-cache 3).
   if (v.n_heads > 0 && v.dim % (4 * v.n_heads) != 0) {
     fields.AddError(fmt::format("field \"vision_dim\": expected a multiple of 4 * vision_n_heads = {}, found {}",

@@ -160,6 +160,7 @@ absl::StatusOr<checkpoint::MemoryPlan> Engine::Plan(int64_t context) const {
   request.max_seqs = options_.max_seqs;
   request.chunk_tokens = options_.max_batch_tokens;
   request.draft = planned_config().num_mtp_layers > 0;
+  request.images = options_.model.limits.images;
   request.cache_bytes_per_sequence = static_cast<int64_t>(memory.cache) / options_.max_seqs;
   request.scratch_bytes = static_cast<int64_t>(memory.scratch);
   return checkpoint::PlanMemory(planned_config(), checkpoint_, request);
@@ -199,11 +200,14 @@ absl::Status Engine::MakeDummyWeights() {
 absl::Status Engine::ReadWeights() {
   constexpr int64_t kPage = 4096, kReportEvery = 64 << 20, kWorthCopying = 64 << 20;
   const int64_t total = checkpoint_->tensor_bytes();
-  if (options_.weight_memory == WeightMemory::kCopy ||
-      (options_.weight_memory == WeightMemory::kAuto && total >= kWorthCopying)) {
+  const bool may_copy = options_.weight_memory == WeightMemory::kAuto && total >= kWorthCopying;
+  if (options_.weight_memory == WeightMemory::kCopy || may_copy) {
     const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
-    return checkpoint_->CopyToMemory(
-        threads, [&](int64_t copied) { Report("reading weights", std::min(copied, total), total); });
+    const absl::Status copied =
+        checkpoint_->CopyToMemory(threads, config().num_mtp_layers > 0, options_.model.limits.images,
+                                  [&](int64_t bytes) { Report("reading weights", std::min(bytes, total), total); });
+    // Where memory cannot be promised ahead (no overcommit) the mapped files still serve.
+    if (copied.ok() || !may_copy || !absl::IsResourceExhausted(copied)) return copied;
   }
   int64_t done = 0, reported = 0;
   for (const checkpoint::TensorEntry& entry : checkpoint_->tensors()) {

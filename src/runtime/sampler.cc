@@ -17,7 +17,8 @@ constexpr double kLowestTemperature = 0.01;  // spec 5.1, step 6
 constexpr float kMaxBias = 100.0f;
 constexpr size_t kMaxBiasEntries = 1024;
 constexpr int kMaxLogprobs = 20;
-constexpr size_t kMaxBadWords = 128;
+constexpr size_t kMaxBadWords = 256;  // sequences: two for each of 128 words
+constexpr int64_t kMaxMinTokens = INT32_MAX;
 constexpr size_t kMaxBadWordTokens = 1024;  // in all bad words together
 constexpr uint32_t kTargetStream = 0;       // streams 1 to 3 belong to drafting (spec 5.3)
 
@@ -91,7 +92,9 @@ absl::Status CheckSamplingParams(const SamplingParams& p, int64_t vocab) {
   if (p.logprobs < -1 || p.logprobs > kMaxLogprobs) {
     return InvalidArgument("logprobs: expected 0 to {}, found {}", kMaxLogprobs, p.logprobs);
   }
-  if (p.min_tokens < 0) return InvalidArgument("min_tokens: expected at least 0, found {}", p.min_tokens);
+  if (p.min_tokens < 0 || p.min_tokens > kMaxMinTokens) {
+    return InvalidArgument("min_tokens: expected 0 to {}, found {}", kMaxMinTokens, p.min_tokens);
+  }
   HADAL_RETURN_IF_ERROR(CheckIds("stop_token_ids", p.stop_token_ids, vocab));
   HADAL_RETURN_IF_ERROR(CheckIds("allowed_token_ids", p.allowed_token_ids, vocab));
   HADAL_RETURN_IF_ERROR(CheckBadWords(p.bad_words, vocab));
@@ -136,9 +139,13 @@ absl::StatusOr<Sampler> Sampler::Create(int64_t vocab, SamplingParams params, st
     for (const auto* never : {&sampler.banned_, &sampler.late_}) {
       for (const int32_t id : *never) left[id] = 0;
     }
+    for (const std::vector<int32_t>& word : p.bad_words) {
+      if (word.size() == 1) left[word.front()] = 0;
+    }
     if (std::count(left.begin(), left.end(), 1) == 0) {
-      return InvalidArgument("allowed_token_ids: expected a token that may be drawn, found only image tokens{}",
-                             p.min_tokens > 0 ? " and those that min_tokens holds back" : "");
+      return InvalidArgument(
+          "allowed_token_ids: expected a token that may be drawn, found only such as bad_words, min_tokens or images "
+          "rule out");
     }
   }
   for (const std::vector<int32_t>& word : p.bad_words) {
@@ -329,8 +336,10 @@ absl::StatusOr<SampledToken> Sampler::Next(std::span<const float> logits, int64_
   SampledToken token;
   token.id = Greedy();
   if (token.id < 0) {
-    return absl::InternalError(
-        fmt::format("no token is possible at position {}: all of them are ruled out or have logit -inf", position));
+    const std::string text =
+        fmt::format("no token is possible at position {}: all of them are ruled out or have logit -inf", position);
+    const bool asked_for = !is_allowed_.empty() || !params_.bad_words.empty() || position < first_free_;
+    return asked_for ? absl::InvalidArgumentError(text) : absl::InternalError(text);
   }
   if (!params_.greedy()) {
     const float highest = scores_[token.id];

@@ -70,7 +70,8 @@ class Sampler {
                                         std::span<const int32_t> banned, std::span<const int32_t> ends = {});
 
   // The token at `position` (counted from the start of the sequence). Internal if `logits` holds a NaN or +infinity, or
-  // if no token is left. Changes nothing that a later call depends on.
+  // if no token is left; InvalidArgument if the request's own rules may have ruled out the last. Changes nothing that a
+  // later call depends on.
   absl::StatusOr<SampledToken> Next(std::span<const float> logits, int64_t position);
 
   // `id` was taken into the output: it counts for the penalties from now on.

@@ -50,10 +50,10 @@ Canvas Solve(int64_t width, int64_t height, int64_t budget, const SizeRules& rul
 }
 
 absl::Status CheckRules(const SizeRules& rules) {
-  constexpr int64_t kMaxPatch = 128;       // published models have 14
-  constexpr int64_t kMaxDownsample = 16;   // and 3
-  constexpr int64_t kMaxTokens = 1 << 16;  // and 384 or 1024; with these three a canvas side fits int
-  constexpr int64_t kMaxMinPixels = 1 << 30;
+  constexpr int64_t kMaxPatch = 128;          // published models have 14
+  constexpr int64_t kMaxDownsample = 16;      // and 3
+  constexpr int64_t kMaxTokens = 1 << 16;     // and 384 or 1024; with these three a canvas side fits int
+  constexpr int64_t kMaxMinPixels = 1 << 26;  // as many as a file may have
   if (rules.patch < 1 || rules.patch > kMaxPatch || rules.downsample < 1 || rules.downsample > kMaxDownsample ||
       rules.max_tokens < 1 || rules.max_tokens > kMaxTokens || rules.min_pixels < 0 ||
       rules.min_pixels > kMaxMinPixels || rules.max_wh_ratio < 0 || rules.max_wh_ratio > kMaxTokens) {

@@ -1,6 +1,7 @@
 // PrepareImage: the steps in order, and the hash.
 #include "vision/preprocess.h"
 
+#include <new>
 #include <utility>
 
 #include "base/status.h"
@@ -24,9 +25,7 @@ Sha256Digest HashContent(const ImageGrid& grid, const SizeRules& rules, std::spa
   return hash.Finish();
 }
 
-}  // namespace
-
-absl::StatusOr<PreparedImage> PrepareImage(const RgbImage& image, const SizeRules& rules) {
+absl::StatusOr<PreparedImage> Prepare(const RgbImage& image, const SizeRules& rules) {
   PreparedImage prepared;
   HADAL_ASSIGN_OR_RETURN(prepared.grid, SolveImageSize(image.width, image.height, rules));
   HADAL_ASSIGN_OR_RETURN(const RgbImage canvas, ResizeToCanvas(image, prepared.grid));
@@ -36,6 +35,15 @@ absl::StatusOr<PreparedImage> PrepareImage(const RgbImage& image, const SizeRule
   prepared.order = ImageTokenOrder(prepared.grid.llm_rows, prepared.grid.llm_cols);
   prepared.content_hash = HashContent(prepared.grid, rules, prepared.patches_u8);
   return prepared;
+}
+
+}  // namespace
+
+// Canvas and patches of hostile sizes may be more than there is memory for.
+absl::StatusOr<PreparedImage> PrepareImage(const RgbImage& image, const SizeRules& rules) try {
+  return Prepare(image, rules);
+} catch (const std::bad_alloc&) {
+  return ResourceExhausted("image of {} x {} pixels: not enough memory", image.width, image.height);
 }
 
 absl::StatusOr<PreparedImage> PrepareImage(std::span<const uint8_t> bytes, const DecodeOptions& options,

@@ -137,7 +137,7 @@ TEST(Run, WordsAndTokensThatMustNotBe) {
   const json without = RunJson({question, "--bad-words", "Tokyo"});
   EXPECT_EQ(without["text"].get<std::string>().find("Tokyo"), std::string::npos);
   const int id = plain["token_ids"][1];
-  const json stopped = RunJson({question, "--stop-token-ids", std::to_string(id)});
+  const json stopped = RunJson({"--stop-token-ids", std::to_string(id), question});
   EXPECT_EQ(stopped["token_ids"].size(), 2u);
   EXPECT_EQ(stopped["stop_reason"], id);
   const auto natural = plain["token_ids"].size();

@@ -143,7 +143,7 @@ TEST(BundledModel, CopyToMemoryKeepsEveryByte) {
   const auto copied = Checkpoint::Open(test::BundledModel());
   ASSERT_TRUE(mapped.ok() && copied.ok());
   int64_t done = 0;
-  ASSERT_OK((*copied)->CopyToMemory(2, [&](int64_t bytes) {
+  ASSERT_OK((*copied)->CopyToMemory(2, true, true, [&](int64_t bytes) {
     EXPECT_GE(bytes, done);
     done = bytes;
   }));
@@ -158,6 +158,20 @@ TEST(BundledModel, CopyToMemoryKeepsEveryByte) {
     EXPECT_EQ(std::memcmp(got.data, want.data, want.bytes), 0) << want.name;
   }
   ASSERT_OK((*copied)->CheckValues());
+}
+
+TEST(BundledModel, CopyToMemoryLeavesWhatIsNotUsed) {
+  const auto ckpt = Checkpoint::Open(test::BundledModel());
+  ASSERT_TRUE(ckpt.ok());
+  std::map<std::string, const std::byte*> before;
+  for (const TensorEntry& entry : (*ckpt)->tensors()) before[entry.name] = entry.data;
+  ASSERT_OK((*ckpt)->CopyToMemory(1, false, false, [](int64_t) {}));
+  for (const TensorEntry& entry : (*ckpt)->tensors()) {
+    const bool unused = entry.name.starts_with("mtp.") || entry.name.starts_with("vision.") ||
+                        entry.name.starts_with("aligner.") || entry.name.starts_with("image_");
+    EXPECT_EQ(entry.data == before[entry.name], unused) << entry.name;
+  }
+  ASSERT_OK((*ckpt)->CheckValues());
 }
 
 // KiB of file pages that this process has mapped in.

@@ -81,6 +81,15 @@ TEST(Sampler, BadWordsAreNeverCompleted) {
   EXPECT_EQ(Token(&sampler, three), 1);  // neither 3 behind 1 2, nor 2 behind 2
   sampler.Accept(1);
   EXPECT_EQ(Token(&sampler, three), 3);
+  // Nothing is left behind 1 2: the request's own rules, not a fault.
+  SamplingParams impossible = Greedily();
+  impossible.allowed_token_ids = {1, 2};
+  impossible.bad_words = {{1, 1}, {1, 2}};
+  Sampler stuck = Make(5, impossible);
+  stuck.Accept(1);
+  EXPECT_TRUE(absl::IsInvalidArgument(stuck.Next(two, 1).status()));
+  impossible.bad_words = {{1}, {2}};
+  EXPECT_TRUE(absl::IsInvalidArgument(Sampler::Create(5, impossible, {}, {}).status()));
   // The prompt does not count.
   Sampler behind_prompt = Make(5, params, {1, 2});
   EXPECT_EQ(Token(&behind_prompt, three), 3);
@@ -93,12 +102,13 @@ TEST(Sampler, BadIdsAndWordsAreNamed) {
     return std::string(Message(Sampler::Create(10, params, {}, {}).status()));
   };
   EXPECT_THAT(error([](auto& p) { p.min_tokens = -1; }), HasSubstr("min_tokens"));
+  EXPECT_THAT(error([](auto& p) { p.min_tokens = INT64_MAX; }), HasSubstr("min_tokens"));
   EXPECT_THAT(error([](auto& p) { p.stop_token_ids = {10}; }),
               HasSubstr("stop_token_ids: expected token ids from 0 to 9"));
   EXPECT_THAT(error([](auto& p) { p.allowed_token_ids = {-1}; }), HasSubstr("allowed_token_ids"));
   EXPECT_THAT(error([](auto& p) { p.bad_words = {{1}, {}}; }), HasSubstr("found an empty one"));
   EXPECT_THAT(error([](auto& p) { p.bad_words = {{12}}; }), HasSubstr("bad_words"));
-  EXPECT_THAT(error([](auto& p) { p.bad_words.assign(129, {1}); }), HasSubstr("at most 128"));
+  EXPECT_THAT(error([](auto& p) { p.bad_words.assign(257, {1}); }), HasSubstr("at most 256"));
   EXPECT_THAT(error([](auto& p) { p.bad_words.assign(2, std::vector<int32_t>(600, 1)); }), HasSubstr("1024 tokens"));
 }
 
