@@ -203,7 +203,7 @@ absl::Status Engine::ReadWeights() {
   const bool may_copy = options_.weight_memory == WeightMemory::kAuto && total >= kWorthCopying;
   if (options_.weight_memory == WeightMemory::kCopy || may_copy) {
     const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
-    const absl::Status copied =
+    absl::Status copied =
         checkpoint_->CopyToMemory(threads, config().num_mtp_layers > 0, options_.model.limits.images,
                                   [&](int64_t bytes) { Report("reading weights", std::min(bytes, total), total); });
     // Where memory cannot be promised ahead (no overcommit) the mapped files still serve.
