@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace hadal::test {
 
@@ -18,6 +19,13 @@ inline std::optional<std::string> FullVectors(const std::string& name) {
   const char* root = std::getenv("HADAL_VECTORS");
   if (root == nullptr || *root == '\0') return std::nullopt;
   return std::string(root) + "/" + name;
+}
+
+// For the instantiation of tests that need a full set: its directory, or nothing when the sets are not at hand, so that
+// there are no such tests then.
+inline std::vector<std::string> FullVectorsOnly(const std::string& name) {
+  const std::optional<std::string> full = FullVectors(name);
+  return full.has_value() ? std::vector<std::string>{*full} : std::vector<std::string>{};
 }
 
 // The full set if at hand, else the committed selection of the same name.

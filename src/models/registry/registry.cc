@@ -91,6 +91,7 @@ absl::StatusOr<const ModelClass*> FindClass(const ModelConfig& config, const Mod
 std::string RegisteredClasses() {
   std::string out;
   for (const ModelClass& entry : kClasses) {
+    if (AvailablePlatforms().find(entry.platform) == std::string::npos) continue;
     if (!out.empty()) out += ", ";
     out += entry.name;
     out += entry.platform.empty() ? " (any platform)" : fmt::format(" ({})", entry.platform);

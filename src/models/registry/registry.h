@@ -22,7 +22,7 @@ struct ModelOptions {
   ModelLimits limits;
 };
 
-// Names for --help and messages.
+// Names for --help and messages; classes of the platforms that are available.
 std::string RegisteredClasses();
 std::string AvailablePlatforms();
 

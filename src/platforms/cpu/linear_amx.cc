@@ -41,7 +41,7 @@ inline uint16_t ScalarBf16(float v) { return ToBFloat16(v).bits; }
 // Asks for memory ahead of its use. Decoding visits 32 rows a chunk of columns at a time; at each visit of a row it
 // asks for the columns a little further on in the row, or at the row's end for the start of the row that will be
 // visited next. The requests are spread evenly over the visits: a core has 16 line buffers, and a burst of requests
-// fills them and holds everything up (measured on FP8: bursts for 8 rows 8.3 GB/s a core, one row at a time 13).
+// fills them and holds everything up.
 class Lookahead {
  public:
   // For the block that ends before row n1. `far`: false where products take longer than memory, requests would only

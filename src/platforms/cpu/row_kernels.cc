@@ -361,100 +361,58 @@ constexpr int kQueryTile = 8;
 #endif
 static_assert(kAttendQueries % kQueryTile == 0);
 
-// scores[h][j, j + 2 vectors) of one tile of queries: keys in lanes, no horizontal sum.
+// out[h][c, c + 2 vectors) = factors[h] * sum over r of weights[h][r] * rows[r][c...], r < count, for one tile of
+// queries; rows and out are `width` wide. Columns are in lanes: no horizontal sum.
 template <typename T>
-HWY_INLINE void ScoreColumns(DF d, const float* HWY_RESTRICT q, int64_t dim, const T* HWY_RESTRICT keys, int64_t n,
-                             int64_t j, float scale, float* HWY_RESTRICT scores) {
+HWY_INLINE void WeightedColumns(DF d, const float* HWY_RESTRICT weights, int64_t count, const T* HWY_RESTRICT rows,
+                                int64_t width, int64_t c, const float* factors, float* HWY_RESTRICT out) {
   const int64_t lanes = hn::Lanes(d);
   VF low[kQueryTile];
   VF high[kQueryTile];
   for (int h = 0; h < kQueryTile; ++h) low[h] = high[h] = hn::Zero(d);
-  for (int64_t i = 0; i < dim; ++i) {
-    const VF a = LoadAct(d, keys + i * n + j);
-    const VF b = LoadAct(d, keys + i * n + j + lanes);
+  for (int64_t r = 0; r < count; ++r) {
+    const VF a = LoadAct(d, rows + r * width + c);
+    const VF b = LoadAct(d, rows + r * width + c + lanes);
     for (int h = 0; h < kQueryTile; ++h) {
-      const VF query = hn::Set(d, q[h * dim + i]);
-      low[h] = hn::MulAdd(query, a, low[h]);
-      high[h] = hn::MulAdd(query, b, high[h]);
-    }
-  }
-  const VF factor = hn::Set(d, scale);
-  for (int h = 0; h < kQueryTile; ++h) {
-    hn::StoreU(hn::Mul(low[h], factor), d, scores + h * n + j);
-    hn::StoreU(hn::Mul(high[h], factor), d, scores + h * n + j + lanes);
-  }
-}
-
-// The same for fewer keys than two vectors.
-template <typename T>
-HWY_NOINLINE void ScoreFewColumns(const float* HWY_RESTRICT q, int64_t dim, const T* HWY_RESTRICT keys, int64_t n,
-                                  float scale, float* HWY_RESTRICT scores) {
-  for (int h = 0; h < kQueryTile; ++h) {
-    for (int64_t j = 0; j < n; ++j) {
-      float sum = 0;
-      for (int64_t i = 0; i < dim; ++i) sum += q[h * dim + i] * ScalarAct(keys + i * n + j);
-      scores[h * n + j] = sum * scale;
-    }
-  }
-}
-
-// out[h][c, c + 2 vectors) = factors[h] * sum_j p[h][j] * values[j][c...].
-template <typename T>
-HWY_INLINE void WeightedColumns(DF d, const float* HWY_RESTRICT p, int64_t n, const T* HWY_RESTRICT values, int64_t dim,
-                                int64_t c, const float* factors, float* HWY_RESTRICT out) {
-  const int64_t lanes = hn::Lanes(d);
-  VF low[kQueryTile];
-  VF high[kQueryTile];
-  for (int h = 0; h < kQueryTile; ++h) low[h] = high[h] = hn::Zero(d);
-  for (int64_t j = 0; j < n; ++j) {
-    const auto a = LoadAct(d, values + j * dim + c);
-    const auto b = LoadAct(d, values + j * dim + c + lanes);
-    for (int h = 0; h < kQueryTile; ++h) {
-      const auto weight = hn::Set(d, p[h * n + j]);
+      const VF weight = hn::Set(d, weights[h * count + r]);
       low[h] = hn::MulAdd(weight, a, low[h]);
       high[h] = hn::MulAdd(weight, b, high[h]);
     }
   }
   for (int h = 0; h < kQueryTile; ++h) {
-    hn::StoreU(hn::Mul(low[h], hn::Set(d, factors[h])), d, out + h * dim + c);
-    hn::StoreU(hn::Mul(high[h], hn::Set(d, factors[h])), d, out + h * dim + c + lanes);
+    const VF factor = hn::Set(d, factors[h]);
+    hn::StoreU(hn::Mul(low[h], factor), d, out + h * width + c);
+    hn::StoreU(hn::Mul(high[h], factor), d, out + h * width + c + lanes);
   }
 }
 
-// A head that is narrower than two vectors: one value at a time.
+// All columns. The last step of a width that is no multiple of two vectors begins earlier and does some columns again:
+// lanes are independent, so they get the same bits. Widths below two vectors go one value at a time.
 template <typename T>
-HWY_NOINLINE void WeightedFewColumns(const float* HWY_RESTRICT p, int64_t n, const T* HWY_RESTRICT values, int64_t dim,
-                                     const float* factors, float* HWY_RESTRICT out) {
-  for (int h = 0; h < kQueryTile; ++h) {
-    std::fill(out + h * dim, out + (h + 1) * dim, 0.0f);
-    for (int64_t j = 0; j < n; ++j) {
-      for (int64_t c = 0; c < dim; ++c) out[h * dim + c] += p[h * n + j] * ScalarAct(values + j * dim + c);
+void WeightedSums(const float* weights, int64_t count, const T* rows, int64_t width, const float* factors, float* out) {
+  const DF d;
+  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t c = 0; width >= step && c < width; c += step) {
+    WeightedColumns(d, weights, count, rows, width, std::min(c, width - step), factors, out);
+  }
+  for (int h = 0; width < step && h < kQueryTile; ++h) {
+    for (int64_t c = 0; c < width; ++c) {
+      float sum = 0;
+      for (int64_t r = 0; r < count; ++r) sum += weights[h * count + r] * ScalarAct(rows + r * width + c);
+      out[h * width + c] = sum * factors[h];
     }
-    for (int64_t c = 0; c < dim; ++c) out[h * dim + c] *= factors[h];
   }
 }
 
-// The last step of a row that is no multiple of two vectors begins earlier and does some of its columns again: lanes
-// are independent, so they get the same bits.
+// keys: [dim][n], so that scores are weighted sums of them as the output is of the values [n][dim].
 template <typename T>
 void AttendTile(const float* q, int64_t dim, const T* keys, const T* values, int64_t n, float scale, float* scores,
                 float* out) {
-  const DF d;
-  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(d));
-  if (n < step) {
-    ScoreFewColumns(q, dim, keys, n, scale, scores);
-  } else {
-    for (int64_t j = 0; j < n; j += step) ScoreColumns(d, q, dim, keys, n, std::min(j, n - step), scale, scores);
-  }
   float factors[kQueryTile];
-  for (int h = 0; h < kQueryTile; ++h) factors[h] = 1.0f / ExpWithSink(d, scores + h * n, n, -HUGE_VALF);
-  if (dim < step) {
-    WeightedFewColumns(scores, n, values, dim, factors, out);
-  } else {
-    for (int64_t c = 0; c < dim; c += step) {
-      WeightedColumns(d, scores, n, values, dim, std::min(c, dim - step), factors, out);
-    }
-  }
+  std::fill(factors, factors + kQueryTile, scale);
+  WeightedSums(q, dim, keys, n, factors, scores);
+  for (int h = 0; h < kQueryTile; ++h) factors[h] = 1.0f / ExpWithSink(DF(), scores + h * n, n, -HUGE_VALF);
+  WeightedSums(scores, n, values, dim, factors, out);
 }
 void AttendAll(const float* q, int64_t dim, const void* keys, const void* values, DType dtype, int64_t n, float scale,
                float* scratch, float* out) {

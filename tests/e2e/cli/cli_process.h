@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,6 +31,18 @@ struct CliResult {
     return value;
   }
 };
+
+inline std::string ReadAll(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+inline void WriteAll(const std::filesystem::path& path, const std::string& bytes) {
+  std::filesystem::remove(path);  // it may be a copy of a read-only file
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 inline std::string HadalBinary() { return std::string(HADAL_BINARY_DIR) + "/bin/hadal"; }
 

@@ -84,13 +84,12 @@ TEST_F(EvalTest, BadRecordsAreRefusedBeforeLoading) {
 }
 
 // The bundled model is as good as its reference: within 1.5 points (vectors/README.md).
-TEST(EvalSets, AccuracyIsTheReferences) {
-  const std::optional<std::string> dir = FullVectors("eval");
-  if (!dir.has_value()) GTEST_SKIP() << "HADAL_VECTORS is not set";
+class EvalSets : public testing::TestWithParam<std::string> {};
+TEST_P(EvalSets, AccuracyIsTheReferences) {
   const std::pair<const char*, double> sets[] = {{"arith", 0.995}, {"tools", 1.0}, {"text", 1.0}};
   for (const auto& [name, reference] : sets) {
     const CliResult result =
-        RunHadal({"eval", BundledModel(), *dir + "/" + name + ".jsonl", "--json", "--threads", "1"});
+        RunHadal({"eval", BundledModel(), GetParam() + "/" + name + ".jsonl", "--json", "--threads", "1"});
     ASSERT_EQ(result.code, 0) << result.err;
     const json out = result.Json();
     EXPECT_EQ(out["n"], 200);
@@ -98,6 +97,8 @@ TEST(EvalSets, AccuracyIsTheReferences) {
     EXPECT_GE(out["agreement"], 0.95) << name;
   }
 }
+INSTANTIATE_TEST_SUITE_P(Eval, EvalSets, testing::ValuesIn(FullVectorsOnly("eval")),
+                         [](const auto&) { return "text"; });
 
 }  // namespace
 }  // namespace hadal::test

@@ -281,13 +281,15 @@ void RunEvalSet(const std::string& path, size_t count) {
 
 TEST(ChatGoldenV4, ToolPromptsFromTheirParts) { RunEvalSet(test::DataPath("chat-encoding-v4/eval_tools.jsonl"), 30); }
 
-TEST(ChatGoldenV4, AllEvaluationPromptsFromTheirParts) {
-  const auto root = test::FullVectors("eval");
-  if (!root.has_value()) GTEST_SKIP() << "needs HADAL_VECTORS: 1000 prompts of the evaluation sets";
+// 1000 prompts.
+class ChatGoldenFull : public ::testing::TestWithParam<std::string> {};
+TEST_P(ChatGoldenFull, AllEvaluationPromptsFromTheirParts) {
   for (const char* name : {"arith", "ocr", "recall", "text", "tools"}) {
-    RunEvalSet(*root + "/" + name + ".jsonl", 200);
+    RunEvalSet(GetParam() + "/" + name + ".jsonl", 200);
   }
 }
+INSTANTIATE_TEST_SUITE_P(Eval, ChatGoldenFull, ::testing::ValuesIn(test::FullVectorsOnly("eval")),
+                         [](const auto&) { return "all"; });
 
 // --- V3.2 ------------------------------------------------------------------------------------------------------------
 

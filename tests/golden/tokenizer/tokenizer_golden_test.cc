@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -108,7 +107,6 @@ TEST(TokenizerV4, AddedTokensAreMatchedOnRequestOnly) {
 TEST(TokenizerV4, IdsOfRenderedConversations) {
   const auto tokenizer = DeepSeekTokenizer(DeepSeekVersion::kV4);
   const std::string root = VectorsPath("chat-encoding-v4");
-  if (!std::filesystem::exists(root)) GTEST_SKIP() << root << " is not there: set HADAL_VECTORS to the full vectors";
   const auto vectors = V4Vectors();
   ASSERT_EQ(vectors["chat_outputs"].size(), 4u);
   for (const auto& item : vectors["chat_outputs"]) {
