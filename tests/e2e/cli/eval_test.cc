@@ -97,7 +97,7 @@ TEST_P(EvalSets, AccuracyIsTheReferences) {
     EXPECT_GE(out["agreement"], 0.95) << name;
   }
 }
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST_SUITE(EvalSets)  // without the full sets
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EvalSets);  // without the full sets
 INSTANTIATE_TEST_SUITE_P(Eval, EvalSets, testing::ValuesIn(FullVectorsOnly("eval")),
                          [](const auto&) { return "text"; });
 

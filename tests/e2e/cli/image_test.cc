@@ -81,7 +81,7 @@ TEST(ImageEval, AccuracyIsTheReferences) { ExpectAsGoodAsTheReference(DataPath("
 
 class ImageEvalFull : public testing::TestWithParam<std::string> {};
 TEST_P(ImageEvalFull, AccuracyIsTheReferences) { ExpectAsGoodAsTheReference(GetParam() + "/ocr.jsonl"); }
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST_SUITE(ImageEvalFull)  // without the full sets
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ImageEvalFull);  // without the full sets
 INSTANTIATE_TEST_SUITE_P(Eval, ImageEvalFull, testing::ValuesIn(FullVectorsOnly("eval")),
                          [](const auto&) { return "ocr"; });
 

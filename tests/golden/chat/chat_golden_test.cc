@@ -288,7 +288,7 @@ TEST_P(ChatGoldenFull, AllEvaluationPromptsFromTheirParts) {
     RunEvalSet(GetParam() + "/" + name + ".jsonl", 200);
   }
 }
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST_SUITE(ChatGoldenFull)  // without the full sets
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ChatGoldenFull);  // without the full sets
 INSTANTIATE_TEST_SUITE_P(Eval, ChatGoldenFull, ::testing::ValuesIn(test::FullVectorsOnly("eval")),
                          [](const auto&) { return "all"; });
 
