@@ -51,7 +51,7 @@ ASAN_UNIT_TESTS = -*cpu_baseline*:*cpu_avx2*:*cpu_avx512*
 ASAN_MODEL_TESTS = *chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*
 # Threads meet in the pool, the tokenizer's caches and the parsers; one model run crosses all operators.
 TSAN_UNIT_TESTS = *Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_a*:*Row*cpu_baseline*
-TSAN_MODEL_TESTS = *Threads/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*:*UsedBefore/random_cpu_auto*
+TSAN_MODEL_TESTS = *Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*:*UsedBefore/random_cpu_auto*
 
 asan: deps ## tests under the address and undefined-behaviour sanitizers
 	@tools/build asan

@@ -188,7 +188,11 @@ TEST_P(GoldenPublished, AsItRuns) {
   }
   // The reference agrees with itself in 94 % of the rows at worst, in other roundings than ours; the untrained model's
   // best logits lie close together. ChoicesPinned shows that the others are near-ties.
-  const int64_t differ = static_cast<int64_t>(rows_.size()) * (case_.set == "random-v4" ? 20 : 15) / 100;
+  // With an image span in the untrained model: 1280 logits of standard deviation s have gaps of about s/3.8 at the top,
+  // so that differences of 0.04 s on average (half of the bound above) exchange the two best in a tenth of the rows,
+  // and over 91 rows three standard deviations more are a fifth.
+  const bool untrained_image = case_.set == "random-v4" && case_.images > 0;
+  const int64_t differ = static_cast<int64_t>(rows_.size()) * (untrained_image ? 20 : 15) / 100;
   EXPECT_GE(agree, static_cast<int64_t>(rows_.size()) - std::max<int64_t>(2, differ));
   std::printf(
       "%s: logits differ by %.4f on average (bound %.4f), top-1 equal in %lld of %zu rows, expert overlap "
