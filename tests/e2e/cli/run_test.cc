@@ -160,7 +160,8 @@ TEST(Run, ReaderThatGoesAway) {
   int out[2], nothing = open("/dev/null", O_RDWR);
   ASSERT_EQ(pipe(out), 0);
   close(out[0]);
-  const pid_t pid = SpawnHadal(RunArgs({"Tell me a story."}), nothing, out[1], nothing);
+  // An answer that is never empty: a process that writes nothing does not meet its reader's end.
+  const pid_t pid = SpawnHadal(RunArgs({"What is 478 + 365?", "--temperature", "0"}), nothing, out[1], nothing);
   close(out[1]);
   close(nothing);
   EXPECT_EQ(ExitCodeOf(pid), 141);
@@ -169,7 +170,7 @@ TEST(Run, ReaderThatGoesAway) {
 TEST(Run, FullDiskIsAnError) {
   const int full = open("/dev/full", O_WRONLY), nothing = open("/dev/null", O_RDWR);
   ASSERT_GE(full, 0);
-  const pid_t pid = SpawnHadal(RunArgs({"hi"}), nothing, full, nothing);
+  const pid_t pid = SpawnHadal(RunArgs({"What is 478 + 365?", "--temperature", "0"}), nothing, full, nothing);
   close(full);
   close(nothing);
   EXPECT_EQ(ExitCodeOf(pid), 1);
