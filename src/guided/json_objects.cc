@@ -1,0 +1,73 @@
+#include "guided/json_objects.h"
+
+#include <algorithm>
+
+namespace hadal::guided {
+namespace {
+
+// An expression that is used in several places and should be compiled once per following state, not at once: a rule, so
+// that long chains do not nest.
+Expr Link(Expr body, Expressions* expressions) {
+  const RuleId rule = expressions->DeclareRule("", true);
+  expressions->DefineRule(rule, body);
+  return expressions->Call(rule);
+}
+
+uint32_t Minus(uint32_t count, uint32_t taken) {
+  if (count == kUnlimited) return kUnlimited;
+  return count > taken ? count - taken : 0;
+}
+
+// `min` to `max` of `element` with commas between them.
+Expr List(Expr element, uint32_t min, uint32_t max, const JsonSyntax& syntax, Expressions* expressions) {
+  if (max == 0 || (min == 0 && element == kNoText)) return kEmptyText;
+  const Expr next = expressions->Sequence({syntax.Comma(), element});
+  const Expr list = expressions->Sequence({element, expressions->Repeat(next, Minus(min, 1), Minus(max, 1))});
+  return min == 0 ? expressions->Optional(list) : list;
+}
+
+}  // namespace
+
+Expr ObjectExpr(const ObjectShape& shape, const JsonSyntax& syntax, Expressions* expressions) {
+  Expressions& e = *expressions;
+  const Expr close = syntax.Close('}');
+  const Expr more = e.Sequence({syntax.Comma(), shape.more});
+  // What follows the members so far if there were some, and if there were none.
+  Expr rest = Link(e.Sequence({e.Repeat(more, shape.min_more, shape.max_more), close}), &e);
+  Expr first = Link(e.Sequence({List(shape.more, shape.min_more, shape.max_more, syntax, &e), close}), &e);
+  for (size_t i = shape.members.size(); i-- > 0;) {
+    const Member& member = shape.members[i];
+    const Expr pair = e.Sequence({member.key, syntax.Colon(), member.value});
+    const Expr next = e.Sequence({syntax.Comma(), pair});
+    const Expr begin = e.Sequence({pair, rest});
+    first = Link(member.required ? begin : e.Choice({begin, first}), &e);
+    rest = Link(e.Sequence({member.required ? next : e.Optional(next), rest}), &e);
+  }
+  return e.Sequence({syntax.Open('{'), first});
+}
+
+Expr ArrayExpr(const ArrayShape& shape, const JsonSyntax& syntax, Expressions* expressions) {
+  Expressions& e = *expressions;
+  if (shape.min > shape.max) return kNoText;
+  const Expr close = syntax.Close(']');
+  const auto prefix = static_cast<uint32_t>(shape.prefix.size());
+  if (prefix == 0) {
+    return e.Sequence({syntax.Open('['), List(shape.rest, shape.min, shape.max, syntax, &e), close});
+  }
+  // What follows the first `count` elements.
+  const Expr more = e.Sequence({syntax.Comma(), shape.rest});
+  Expr tail = kNoText;
+  if (prefix <= shape.max) {
+    tail = Link(e.Sequence({e.Repeat(more, Minus(shape.min, prefix), Minus(shape.max, prefix)), close}), &e);
+  }
+  for (uint32_t count = prefix; count-- > 0;) {
+    std::vector<Expr> options;
+    if (count >= shape.min && count <= shape.max) options.push_back(close);
+    const Expr separator = count == 0 ? kEmptyText : syntax.Comma();
+    if (count < shape.max) options.push_back(e.Sequence({separator, shape.prefix[count], tail}));
+    tail = Link(e.Choice(std::move(options)), &e);
+  }
+  return e.Sequence({syntax.Open('['), tail});
+}
+
+}  // namespace hadal::guided

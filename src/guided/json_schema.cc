@@ -1,0 +1,708 @@
+#include "guided/json_schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "guided/automaton.h"
+#include "guided/item_sets.h"
+#include "guided/json_formats.h"
+#include "guided/json_numbers.h"
+#include "guided/json_objects.h"
+#include "guided/json_schema_merge.h"
+#include "guided/json_syntax.h"
+#include "guided/json_text.h"
+#include "guided/regex.h"
+
+namespace hadal::guided {
+namespace {
+
+// Merging writes schemas out; these end what grows without bound.
+constexpr size_t kMaxSchemas = 20'000;
+constexpr size_t kMaxSchemaBytes = 16u << 20;
+constexpr int kMaxNestedSchemas = 128;
+// Names are excluded character by character (JsonSyntax::StringExcept).
+constexpr size_t kMaxNameBytes = 512;
+
+enum class Value {
+  kIgnored,
+  kSchema,
+  kSchemas,
+  kNamedSchemas,
+  kType,
+  kArray,
+  kAny,
+  kStrings,
+  kString,
+  kCount,
+  kNumber,
+  kBool
+};
+enum class Concerns { kAny, kObject, kArray, kString, kNumber };
+
+struct Keyword {
+  const char* name;
+  Value value;
+  Concerns concerns = Concerns::kAny;
+};
+
+constexpr Keyword kKeywords[] = {
+    {"title", Value::kIgnored},
+    {"description", Value::kIgnored},
+    {"default", Value::kIgnored},
+    {"examples", Value::kIgnored},
+    {"example", Value::kIgnored},
+    {"deprecated", Value::kIgnored},
+    {"readOnly", Value::kIgnored},
+    {"writeOnly", Value::kIgnored},
+    {"discriminator", Value::kIgnored},  // OpenAPI: a hint beside oneOf
+    {"contentMediaType", Value::kIgnored},
+    {"contentEncoding", Value::kIgnored},
+    {"$comment", Value::kIgnored},
+    {"$schema", Value::kIgnored},
+    {"$id", Value::kIgnored},
+    {"$defs", Value::kIgnored},  // looked at where they are referred to
+    {"definitions", Value::kIgnored},
+    {"$ref", Value::kString},
+    {"allOf", Value::kSchemas},
+    {"anyOf", Value::kSchemas},
+    {"oneOf", Value::kSchemas},
+    {"type", Value::kType},
+    {"enum", Value::kArray},
+    {"const", Value::kAny},
+    {"nullable", Value::kBool},
+    {"properties", Value::kNamedSchemas, Concerns::kObject},
+    {"patternProperties", Value::kNamedSchemas, Concerns::kObject},
+    {"additionalProperties", Value::kSchema, Concerns::kObject},
+    {"propertyNames", Value::kSchema, Concerns::kObject},
+    {"required", Value::kStrings, Concerns::kObject},
+    {"minProperties", Value::kCount, Concerns::kObject},
+    {"maxProperties", Value::kCount, Concerns::kObject},
+    {"items", Value::kSchema, Concerns::kArray},
+    {"prefixItems", Value::kSchemas, Concerns::kArray},
+    {"minItems", Value::kCount, Concerns::kArray},
+    {"maxItems", Value::kCount, Concerns::kArray},
+    {"uniqueItems", Value::kBool, Concerns::kArray},
+    {"minLength", Value::kCount, Concerns::kString},
+    {"maxLength", Value::kCount, Concerns::kString},
+    {"pattern", Value::kString, Concerns::kString},
+    {"format", Value::kString, Concerns::kString},
+    {kPatternsKey, Value::kStrings, Concerns::kString},
+    {"minimum", Value::kNumber, Concerns::kNumber},
+    {"maximum", Value::kNumber, Concerns::kNumber},
+    {"exclusiveMinimum", Value::kNumber, Concerns::kNumber},
+    {"exclusiveMaximum", Value::kNumber, Concerns::kNumber},
+};
+
+const Keyword* FindKeyword(std::string_view name) {
+  for (const Keyword& keyword : kKeywords) {
+    if (keyword.name == name) return &keyword;
+  }
+  return nullptr;
+}
+
+bool IsSchema(const Json& value) { return value.is_object() || value.is_boolean(); }
+
+// What the keyword's value should have been; null if it is that.
+const char* Expected(Value kind, const Json& value) {
+  const auto all = [&](auto test) { return std::all_of(value.begin(), value.end(), test); };
+  const auto is_string = [](const Json& element) { return element.is_string(); };
+  switch (kind) {
+    case Value::kIgnored:
+    case Value::kAny:
+      return nullptr;
+    case Value::kSchema:
+      return IsSchema(value) ? nullptr : "a schema";
+    case Value::kSchemas:
+      return value.is_array() && !value.empty() && all(IsSchema) ? nullptr : "a non-empty array of schemas";
+    case Value::kNamedSchemas:
+      return value.is_object() && all(IsSchema) ? nullptr : "an object of schemas";
+    case Value::kType:
+      return value.is_string() || (value.is_array() && !value.empty() && all(is_string))
+                 ? nullptr
+                 : "a type or a non-empty array of types";
+    case Value::kArray:
+      return value.is_array() ? nullptr : "an array";
+    case Value::kStrings:
+      return value.is_array() && all(is_string) ? nullptr : "an array of strings";
+    case Value::kString:
+      return value.is_string() ? nullptr : "a string";
+    case Value::kCount:
+      return value.is_number_unsigned() ? nullptr : "an integer of at least 0";
+    case Value::kNumber:
+      return value.is_number() ? nullptr : "a number";
+    case Value::kBool:
+      return value.is_boolean() ? nullptr : "true or false";
+  }
+  return nullptr;
+}
+
+uint32_t Count(const Json& schema, const char* key, uint32_t absent) {
+  const auto found = schema.find(key);
+  if (found == schema.end()) return absent;
+  // No text under any limit is as long.
+  return static_cast<uint32_t>(std::min<uint64_t>(found->get<uint64_t>(), kUnlimited - 1));
+}
+
+size_t CountChars(std::string_view utf8) {
+  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+std::string Pointer(const std::string& path, std::string_view token) {
+  std::string escaped;
+  for (const char c : token) {
+    if (c == '~') {
+      escaped += "~0";
+    } else if (c == '/') {
+      escaped += "~1";
+    } else {
+      escaped += c;
+    }
+  }
+  return path + "/" + escaped;
+}
+
+class Compiler {
+ public:
+  Compiler(const Json& root, Expressions* expressions, Budget* budget)
+      : root_(root), e_(*expressions), budget_(budget), syntax_(expressions) {}
+
+  absl::StatusOr<Expr> Compile() {
+    const Expr root = RuleFor("#", root_, "#");
+    while (!pending_.empty()) {
+      const Pending pending = std::move(pending_.front());
+      pending_.pop_front();
+      HADAL_ASSIGN_OR_RETURN(const Expr body, CompileSchema(pending.schema, pending.path, 0));
+      e_.DefineRule(pending.rule, body);
+    }
+    return root;
+  }
+
+ private:
+  struct Pending {
+    RuleId rule;
+    Json schema;
+    std::string path;
+  };
+
+  template <typename... Args>
+  static absl::Status Error(const std::string& path, fmt::format_string<Args...> format, Args&&... args) {
+    return InvalidArgument("{}: {}", path, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // --- Structure ---
+
+  // A reference to the schema as a rule, compiled later. `key` says what is the same.
+  Expr RuleFor(const std::string& key, const Json& schema, const std::string& path) {
+    const auto [found, is_new] = rules_.try_emplace(key);
+    if (is_new) {
+      found->second = e_.DeclareRule(path);
+      pending_.push_back({.rule = found->second, .schema = schema, .path = path});
+    }
+    return e_.Call(found->second);
+  }
+
+  // A schema inside another.
+  absl::StatusOr<Expr> Sub(const Json& schema, const std::string& path, int depth) {
+    if (!schema.is_object()) return CompileSchema(schema, path, depth);
+    const auto ref = schema.find("$ref");
+    if (ref == schema.end() && !schema.contains("allOf")) return CompileSchema(schema, path, depth);
+    HADAL_RETURN_IF_ERROR(CheckKeywords(schema, path));
+    if (ref != schema.end() && OnlyRef(schema)) {
+      HADAL_ASSIGN_OR_RETURN(const Json* target, Lookup(ref->get<std::string>(), path));
+      return RuleFor(ref->get<std::string>(), *target, ref->get<std::string>());
+    }
+    // What is merged may come again inside itself.
+    const std::string text = schema.dump();
+    HADAL_RETURN_IF_ERROR(CheckGrowth(text.size(), path));
+    return RuleFor("=" + text, schema, path);
+  }
+
+  absl::Status CheckGrowth(size_t bytes, const std::string& path) {
+    schema_bytes_ += bytes;
+    if (++schemas_ > kMaxSchemas) return Error(path, "expands to more than {} schemas", kMaxSchemas);
+    if (schema_bytes_ > kMaxSchemaBytes) return Error(path, "expands to more than {} bytes", kMaxSchemaBytes);
+    return budget_->CheckTime();
+  }
+
+  static bool OnlyRef(const Json& schema) {
+    return std::all_of(schema.items().begin(), schema.items().end(), [](const auto& item) {
+      const Keyword* keyword = FindKeyword(item.key());
+      return item.key() == "$ref" || (keyword != nullptr && keyword->value == Value::kIgnored);
+    });
+  }
+
+  absl::StatusOr<Expr> CompileSchema(const Json& schema, const std::string& path, int depth) {
+    HADAL_RETURN_IF_ERROR(CheckGrowth(0, path));
+    if (depth > kMaxNestedSchemas) return Error(path, "more than {} schemas inside one another", kMaxNestedSchemas);
+    HADAL_ASSIGN_OR_RETURN(const Json flat, Flatten(schema, path, {}));
+    return CompileFlat(flat, path, depth);
+  }
+
+  absl::Status CheckKeywords(const Json& schema, const std::string& path) {
+    for (const auto& [key, value] : schema.items()) {
+      if (key == kPatternsKey || key == kChoicesKey) continue;
+      const Keyword* keyword = FindKeyword(key);
+      if (keyword == nullptr) return Error(path, "keyword '{}' is not supported", key);
+      const char* expected = Expected(keyword->value, value);
+      if (expected != nullptr)
+        return Error(path, "'{}': expected {}, found {}", key, expected, value.dump().substr(0, 40));
+    }
+    if (schema.contains("uniqueItems") && schema["uniqueItems"] == Json(true)) {
+      return Error(path, "keyword 'uniqueItems' is not supported");
+    }
+    return CheckTypes(schema, path);
+  }
+
+  absl::Status CheckTypes(const Json& schema, const std::string& path) {
+    const Json types = TypesOf(schema);
+    for (const Json& type : types) {
+      static constexpr std::string_view kTypes[] = {"object", "array",   "string", "integer",
+                                                    "number", "boolean", "null"};
+      if (std::find(std::begin(kTypes), std::end(kTypes), type.get_ref<const std::string&>()) == std::end(kTypes)) {
+        return Error(path, "there is no type {}", type.dump());
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The schema without $ref, allOf and annotations; anyOf, oneOf and pattern under merged keys.
+  absl::StatusOr<Json> Flatten(const Json& schema, const std::string& path, std::vector<std::string> refs) {
+    if (schema.is_boolean()) return schema;
+    if (!schema.is_object()) return Error(path, "expected a schema, found {}", schema.dump().substr(0, 40));
+    HADAL_RETURN_IF_ERROR(CheckKeywords(schema, path));
+    HADAL_RETURN_IF_ERROR(CheckGrowth(0, path));
+    Json own = Json::object();
+    for (const auto& [key, value] : schema.items()) {
+      if (key == "anyOf" || key == "oneOf") {
+        own[kChoicesKey].push_back(value);
+      } else if (key == "pattern") {
+        own[kPatternsKey].push_back(value);
+      } else if (key == kPatternsKey || key == kChoicesKey) {
+        own[key].insert(own[key].end(), value.begin(), value.end());
+      } else if (key != "$ref" && key != "allOf" && FindKeyword(key)->value != Value::kIgnored) {
+        own[key] = value;
+      }
+    }
+    Json merged = own.empty() ? Json(true) : own;
+    if (schema.contains("$ref")) {
+      HADAL_ASSIGN_OR_RETURN(const Json target, FlattenRef(schema["$ref"].get<std::string>(), path, refs));
+      HADAL_ASSIGN_OR_RETURN(merged, MergeSchemas(target, merged, path));
+    }
+    if (!schema.contains("allOf")) return merged;
+    for (size_t i = 0; i < schema["allOf"].size(); ++i) {
+      const std::string sub_path = fmt::format("{}/allOf/{}", path, i);
+      HADAL_ASSIGN_OR_RETURN(const Json part, Flatten(schema["allOf"][i], sub_path, refs));
+      HADAL_ASSIGN_OR_RETURN(merged, MergeSchemas(merged, part, sub_path));
+    }
+    return merged;
+  }
+
+  absl::StatusOr<Json> FlattenRef(const std::string& ref, const std::string& path, std::vector<std::string> refs) {
+    if (std::find(refs.begin(), refs.end(), ref) != refs.end()) {
+      return Error(path, "'$ref': {} refers to itself without anything in between", ref);
+    }
+    HADAL_ASSIGN_OR_RETURN(const Json* target, Lookup(ref, path));
+    refs.push_back(ref);
+    return Flatten(*target, ref, std::move(refs));
+  }
+
+  absl::StatusOr<const Json*> Lookup(const std::string& ref, const std::string& path) {
+    if (ref.empty() || ref[0] != '#') {
+      return Error(path, "'$ref': only references into the schema itself (#...) are supported, found {}", ref);
+    }
+    if (ref.size() > 1 && ref[1] != '/') return Error(path, "'$ref': anchors are not supported, found {}", ref);
+    const Json* at = &root_;
+    for (size_t begin = 1; begin < ref.size();) {
+      const size_t end = std::min(ref.find('/', begin + 1), ref.size());
+      const std::string token = DecodeToken(std::string_view(ref).substr(begin + 1, end - begin - 1));
+      at = Child(*at, token);
+      if (at == nullptr) return Error(path, "'$ref': there is no {}", ref);
+      begin = end;
+    }
+    if (!IsSchema(*at)) return Error(path, "'$ref': {} is no schema", ref);
+    return at;
+  }
+
+  // A token of a JSON pointer in a URI fragment.
+  static std::string DecodeToken(std::string_view token) {
+    std::string text;
+    const auto hex = [](char c) {
+      return c >= '0' && c <= '9'   ? c - '0'
+             : c >= 'a' && c <= 'f' ? c - 'a' + 10
+             : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                    : -1;
+    };
+    for (size_t i = 0; i < token.size(); ++i) {
+      if (token[i] == '%' && i + 2 < token.size() && hex(token[i + 1]) >= 0 && hex(token[i + 2]) >= 0) {
+        text += static_cast<char>(hex(token[i + 1]) * 16 + hex(token[i + 2]));
+        i += 2;
+      } else {
+        text += token[i];
+      }
+    }
+    std::string decoded;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool escape = text[i] == '~' && i + 1 < text.size() && (text[i + 1] == '0' || text[i + 1] == '1');
+      decoded += escape ? (text[++i] == '0' ? '~' : '/') : text[i];
+    }
+    return decoded;
+  }
+
+  static const Json* Child(const Json& value, const std::string& token) {
+    if (value.is_object()) {
+      const auto found = value.find(token);
+      return found == value.end() ? nullptr : &*found;
+    }
+    if (!value.is_array() || token.empty() || token.size() > 5) return nullptr;
+    if (token.find_first_not_of("0123456789") != std::string::npos) return nullptr;
+    const auto index = static_cast<size_t>(std::stoi(token));
+    return index < value.size() ? &value[index] : nullptr;
+  }
+
+  // --- Any type ---
+
+  absl::StatusOr<Expr> CompileFlat(const Json& flat, const std::string& path, int depth) {
+    if (flat.is_boolean()) return flat == Json(true) ? syntax_.AnyValue() : kNoText;
+    if (flat.contains("nullable")) {
+      Json without = flat;
+      without.erase("nullable");
+      HADAL_ASSIGN_OR_RETURN(const Expr value, CompileFlat(without, path, depth));
+      return flat["nullable"] == Json(true) ? e_.Choice({value, e_.Literal("null")}) : value;
+    }
+    if (flat.contains(kChoicesKey)) return CompileChoices(flat, path, depth);
+    if (flat.contains("enum") || flat.contains("const")) return CompileValues(flat, path);
+    Json types = TypesOf(flat);
+    if (types.is_null()) types = ImpliedTypes(flat);
+    if (types.is_null()) return syntax_.AnyValue();
+    std::vector<Expr> options;
+    for (const Json& type : types) {
+      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileType(type.get<std::string>(), flat, path, depth));
+      options.push_back(option);
+    }
+    return e_.Choice(std::move(options));
+  }
+
+  static Json ImpliedTypes(const Json& flat) {
+    static constexpr const char* kTypes[] = {nullptr, "object", "array", "string", "number"};
+    Json types;
+    for (const auto& [key, value] : flat.items()) {
+      const Keyword* keyword = FindKeyword(key);
+      if (keyword == nullptr || keyword->concerns == Concerns::kAny) continue;
+      const char* type = kTypes[static_cast<int>(keyword->concerns)];
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    }
+    return types;
+  }
+
+  // One of each group must hold: the first group's schemas, each together with all the rest.
+  absl::StatusOr<Expr> CompileChoices(const Json& flat, const std::string& path, int depth) {
+    Json rest = flat;
+    const Json group = rest[kChoicesKey][0];
+    rest[kChoicesKey].erase(0);
+    if (rest[kChoicesKey].empty()) rest.erase(kChoicesKey);
+    const bool alone = rest.empty();
+    std::vector<Expr> options;
+    for (size_t i = 0; i < group.size(); ++i) {
+      const std::string sub_path = fmt::format("{}/anyOf/{}", path, i);
+      if (alone) {
+        HADAL_ASSIGN_OR_RETURN(const Expr option, Sub(group[i], sub_path, depth + 1));
+        options.push_back(option);
+        continue;
+      }
+      if (depth > kMaxNestedSchemas) return Error(path, "more than {} schemas inside one another", kMaxNestedSchemas);
+      HADAL_ASSIGN_OR_RETURN(const Json part, Flatten(group[i], sub_path, {}));
+      HADAL_ASSIGN_OR_RETURN(const Json both, MergeSchemas(rest, part, sub_path));
+      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileFlat(both, sub_path, depth + 1));
+      options.push_back(option);
+    }
+    return e_.Choice(std::move(options));
+  }
+
+  absl::StatusOr<Expr> CompileValues(const Json& flat, const std::string& path) {
+    Json values = flat.contains("enum") ? flat["enum"] : Json::array({flat["const"]});
+    Json rest = flat;
+    rest.erase("enum");
+    rest.erase("const");
+    for (const auto& [key, value] : rest.items()) {
+      const Keyword* keyword = FindKeyword(key);
+      if (keyword != nullptr && (keyword->concerns == Concerns::kObject || keyword->concerns == Concerns::kArray)) {
+        return Error(path, "keyword '{}' is not supported beside 'enum' or 'const'", key);
+      }
+    }
+    std::vector<Expr> options;
+    for (const Json& value : values) {
+      if (flat.contains("const") && value != flat["const"]) continue;
+      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileValue(value, rest, path));
+      options.push_back(option);
+    }
+    return e_.Choice(std::move(options));
+  }
+
+  absl::StatusOr<Expr> CompileValue(const Json& value, const Json& rest, const std::string& path) {
+    if (!HasType(value, TypesOf(rest))) return kNoText;
+    if (value.is_number()) {
+      const auto found = [&](const char* key) { return rest.contains(key) ? rest[key] : Json(); };
+      const Json min = found("minimum"), max = found("maximum");
+      const Json above = found("exclusiveMinimum"), below = found("exclusiveMaximum");
+      const bool fits = (min.is_null() || value >= min) && (max.is_null() || value <= max) &&
+                        (above.is_null() || value > above) && (below.is_null() || value < below);
+      if (!fits) return kNoText;
+    }
+    const Expr literal = syntax_.Value(value);
+    if (!value.is_string()) return literal;
+    const size_t length = CountChars(value.get_ref<const std::string&>());
+    if (length < Count(rest, "minLength", 0) || length > Count(rest, "maxLength", kUnlimited)) return kNoText;
+    if (!rest.contains(kPatternsKey) && !rest.contains("format")) return literal;
+    HADAL_ASSIGN_OR_RETURN(const Expr any, CompileString(rest, path));
+    return e_.Intersection(literal, any);
+  }
+
+  static bool HasType(const Json& value, const Json& types) {
+    if (types.is_null()) return true;
+    return std::any_of(types.begin(), types.end(), [&](const Json& type) {
+      if (type == "object") return value.is_object();
+      if (type == "array") return value.is_array();
+      if (type == "string") return value.is_string();
+      if (type == "boolean") return value.is_boolean();
+      if (type == "null") return value.is_null();
+      if (type == "number") return value.is_number();
+      // 1.0 is an integer too.
+      return value.is_number_integer() ||
+             (value.is_number_float() && value.get<double>() == std::trunc(value.get<double>()));
+    });
+  }
+
+  absl::StatusOr<Expr> CompileType(const std::string& type, const Json& flat, const std::string& path, int depth) {
+    if (type == "object") return CompileObject(flat, path, depth);
+    if (type == "array") return CompileArray(flat, path, depth);
+    if (type == "string") return CompileString(flat, path);
+    if (type == "boolean") return e_.Choice({e_.Literal("true"), e_.Literal("false")});
+    if (type == "null") return e_.Literal("null");
+    return CompileNumber(flat, type == "integer", path);
+  }
+
+  // --- Numbers and strings ---
+
+  absl::StatusOr<Expr> CompileNumber(const Json& flat, bool integers_only, const std::string& path) {
+    Expr all = kNoText;
+    bool bounded = false;
+    for (const auto& [key, exclusive] : {std::pair("minimum", false), std::pair("exclusiveMinimum", true),
+                                         std::pair("maximum", false), std::pair("exclusiveMaximum", true)}) {
+      const auto found = flat.find(key);
+      if (found == flat.end()) continue;
+      const absl::StatusOr<Decimal> value = ToDecimal(*found);
+      if (!value.ok()) return Error(path, "'{}': expected {}", key, Message(value.status()));
+      const NumberBound bound = {.value = *value, .exclusive = exclusive};
+      const bool is_lower = std::string_view(key).ends_with("inimum");
+      const Expr within = is_lower ? NumbersBetween(bound, std::nullopt, integers_only, &e_)
+                                   : NumbersBetween(std::nullopt, bound, integers_only, &e_);
+      all = bounded ? e_.Intersection(all, within) : within;
+      bounded = true;
+    }
+    if (bounded) return all;
+    return integers_only ? syntax_.AnyInteger() : syntax_.AnyNumber();
+  }
+
+  // A string that the schema allows, in quotes. Holds no rules.
+  absl::StatusOr<Expr> CompileString(const Json& flat, const std::string& path) {
+    const uint32_t min = Count(flat, "minLength", 0), max = Count(flat, "maxLength", kUnlimited);
+    if (!flat.contains(kPatternsKey) && !flat.contains("format")) return syntax_.AnyString(min, max);
+    Expr content = kNoText;
+    bool constrained = false;
+    const auto both = [&](Expr part) {
+      content = constrained ? e_.Intersection(content, part) : part;
+      constrained = true;
+    };
+    const Json no_patterns = Json::array();
+    for (const Json& pattern : flat.contains(kPatternsKey) ? flat[kPatternsKey] : no_patterns) {
+      HADAL_ASSIGN_OR_RETURN(const Expr part, Regex(pattern.get<std::string>(), true, "pattern", path));
+      both(part);
+    }
+    if (flat.contains("format")) {
+      const std::string format = flat["format"].get<std::string>();
+      const std::optional<std::string_view> regex = FormatRegex(format);
+      if (!regex.has_value()) {
+        return Error(path, "'format': '{}' is not supported; expected one of {}", format, FormatNames());
+      }
+      HADAL_ASSIGN_OR_RETURN(const Expr part, Regex(*regex, false, "format", path));
+      both(part);
+    }
+    if (min > 0 || max != kUnlimited) both(e_.Repeat(syntax_.Char(CharSet::All()), min, max));
+    return syntax_.Quoted(content);
+  }
+
+  absl::StatusOr<Expr> Regex(std::string_view pattern, bool search, const char* key, const std::string& path) {
+    const RegexOptions options = {.search = search, .spell = [this](const CharSet& set) { return syntax_.Char(set); }};
+    absl::StatusOr<Expr> parsed = ParseRegex(pattern, options, &e_, budget_);
+    if (!parsed.ok()) return Error(path, "'{}': {}", key, Message(parsed.status()));
+    return parsed;
+  }
+
+  // --- Objects and arrays ---
+
+  absl::StatusOr<Expr> CompileObject(const Json& flat, const std::string& path, int depth) {
+    HADAL_ASSIGN_OR_RETURN(const Json properties, ListedProperties(flat, path));
+    ObjectShape shape;
+    std::vector<std::string> names;
+    for (const auto& [name, property] : properties.items()) {
+      if (name.size() > kMaxNameBytes) {
+        return Error(path, "'properties': at most {} bytes in a name, found {}", kMaxNameBytes, name.size());
+      }
+      names.push_back(name);
+      const std::string sub_path = Pointer(path + "/properties", name);
+      HADAL_ASSIGN_OR_RETURN(const Expr value, Sub(property, sub_path, depth + 1));
+      const bool required = IsRequired(flat, name);
+      if (value == kNoText && !required) continue;  // must not be there
+      shape.members.push_back({.key = syntax_.StringLiteral(name), .value = value, .required = required});
+    }
+    HADAL_ASSIGN_OR_RETURN(shape.more, MoreMembers(flat, names, path, depth));
+    HADAL_RETURN_IF_ERROR(SetMemberCounts(flat, path, &shape));
+    return ObjectExpr(shape, syntax_, &e_);
+  }
+
+  static bool IsRequired(const Json& flat, const std::string& name) {
+    const auto required = flat.find("required");
+    return required != flat.end() && std::find(required->begin(), required->end(), name) != required->end();
+  }
+
+  // `properties` with what patternProperties demands of them, and those that are only in `required`.
+  absl::StatusOr<Json> ListedProperties(const Json& flat, const std::string& path) {
+    const bool listed = flat.contains("properties"), patterned = flat.contains("patternProperties");
+    const Json properties = listed ? flat["properties"] : Json::object();
+    Json all = properties;
+    for (const Json& name : flat.contains("required") ? flat["required"] : Json::array()) {
+      const std::string& text = name.get_ref<const std::string&>();
+      if (!all.contains(text))
+        all[text] = flat.contains("additionalProperties") ? flat["additionalProperties"] : Json(true);
+    }
+    if (!patterned) return all;
+    HADAL_RETURN_IF_ERROR(CheckPatterns(flat, path));
+    for (const auto& [pattern, schema] : flat["patternProperties"].items()) {
+      HADAL_ASSIGN_OR_RETURN(const Expr keys, Regex(pattern, true, "patternProperties", path));
+      for (const auto& [name, property] : all.items()) {
+        HADAL_ASSIGN_OR_RETURN(const bool matches, Matches(keys, name));
+        if (!matches) continue;
+        property = properties.contains(name) ? Json({{"allOf", Json::array({property, schema})}}) : schema;
+      }
+    }
+    return all;
+  }
+
+  absl::Status CheckPatterns(const Json& flat, const std::string& path) {
+    if (flat["patternProperties"].size() != 1) {
+      return Error(path, "'patternProperties': exactly one pattern is supported, found {}",
+                   flat["patternProperties"].size());
+    }
+    if (flat.contains("additionalProperties") && flat["additionalProperties"] != Json(false)) {
+      return Error(path, "'additionalProperties' other than false is not supported beside 'patternProperties'");
+    }
+    if (flat.contains("propertyNames"))
+      return Error(path, "'propertyNames' is not supported beside 'patternProperties'");
+    return absl::OkStatus();
+  }
+
+  // Whether the content of a string, in its one spelling, is among these texts.
+  absl::StatusOr<bool> Matches(Expr content, const std::string& text) {
+    HADAL_ASSIGN_OR_RETURN(const Automaton automaton, BuildAutomaton(e_, syntax_.Quoted(content), budget_));
+    ItemSets sets(automaton);
+    sets.AllowWork(10'000'000);
+    SetId set = sets.Start();
+    const std::string spelled = Json(text).dump();
+    for (const char c : spelled) set = sets.StepByte(set, static_cast<uint8_t>(c));
+    if (sets.exhausted()) return InvalidArgument("'patternProperties': the pattern takes too much work");
+    return sets.accepting(set);
+  }
+
+  // Key, colon and value of members that are not listed.
+  absl::StatusOr<Expr> MoreMembers(const Json& flat, const std::vector<std::string>& names, const std::string& path,
+                                   int depth) {
+    const auto pair = [&](Expr key, Expr value) { return e_.Sequence({key, syntax_.Colon(), value}); };
+    if (flat.contains("patternProperties")) {
+      const auto item = flat["patternProperties"].begin();
+      HADAL_ASSIGN_OR_RETURN(const Expr keys, Regex(item.key(), true, "patternProperties", path));
+      HADAL_ASSIGN_OR_RETURN(const Expr value, Sub(*item, Pointer(path + "/patternProperties", item.key()), depth + 1));
+      return pair(e_.Intersection(syntax_.Quoted(keys), syntax_.StringExcept(names)), value);
+    }
+    Json schema = true;
+    if (flat.contains("additionalProperties")) {
+      schema = flat["additionalProperties"];
+    } else if (flat.contains("properties")) {
+      return kNoText;
+    }
+    HADAL_ASSIGN_OR_RETURN(const Expr value, Sub(schema, path + "/additionalProperties", depth + 1));
+    if (value == kNoText) return kNoText;
+    if (!flat.contains("propertyNames")) {
+      return pair(names.empty() ? syntax_.AnyString() : syntax_.StringExcept(names), value);
+    }
+    if (!names.empty()) return Error(path, "'propertyNames' is not supported beside 'properties' or 'required'");
+    HADAL_ASSIGN_OR_RETURN(const Json flat_names, Flatten(flat["propertyNames"], path + "/propertyNames", {}));
+    if (flat_names.is_boolean()) return flat_names == Json(true) ? pair(syntax_.AnyString(), value) : kNoText;
+    Json string_names = flat_names;
+    if (!string_names.contains("type")) string_names["type"] = "string";
+    HADAL_ASSIGN_OR_RETURN(const Expr key, CompileFlat(string_names, path + "/propertyNames", depth + 1));
+    return pair(key, value);
+  }
+
+  absl::Status SetMemberCounts(const Json& flat, const std::string& path, ObjectShape* shape) {
+    const uint32_t min = Count(flat, "minProperties", 0), max = Count(flat, "maxProperties", kUnlimited);
+    const auto listed = static_cast<uint32_t>(shape->members.size());
+    const auto required = static_cast<uint32_t>(
+        std::count_if(shape->members.begin(), shape->members.end(), [](const Member& m) { return m.required; }));
+    if (listed == required) {
+      // With a fixed number of listed members, the others make up the count.
+      shape->min_more = min > listed ? min - listed : 0;
+      shape->max_more = max == kUnlimited ? max : max >= listed ? max - listed : 0;
+      if (max < listed) return Error(path, "'maxProperties': {} is less than the {} required", max, required);
+      if (shape->more == kNoText && shape->min_more > 0) {
+        return Error(path, "'minProperties': {} is more than the {} properties there can be", min, listed);
+      }
+      return absl::OkStatus();
+    }
+    if (min > required) return Error(path, "'minProperties' is not supported beside optional 'properties'");
+    if (max != kUnlimited && (shape->more != kNoText || max < listed)) {
+      return Error(path, "'maxProperties' is not supported beside optional 'properties'");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Expr> CompileArray(const Json& flat, const std::string& path, int depth) {
+    ArrayShape shape = {.min = Count(flat, "minItems", 0), .max = Count(flat, "maxItems", kUnlimited)};
+    const Json prefix = flat.contains("prefixItems") ? flat["prefixItems"] : Json::array();
+    for (size_t i = 0; i < prefix.size(); ++i) {
+      HADAL_ASSIGN_OR_RETURN(const Expr element, Sub(prefix[i], fmt::format("{}/prefixItems/{}", path, i), depth + 1));
+      shape.prefix.push_back(element);
+    }
+    if (flat.contains("items")) {
+      HADAL_ASSIGN_OR_RETURN(shape.rest, Sub(flat["items"], path + "/items", depth + 1));
+    } else if (prefix.empty() || shape.min > prefix.size()) {
+      shape.rest = syntax_.AnyValue();
+    }
+    return ArrayExpr(shape, syntax_, &e_);
+  }
+
+  const Json& root_;
+  Expressions& e_;
+  Budget* budget_;
+  JsonSyntax syntax_;
+  absl::flat_hash_map<std::string, RuleId> rules_;  // by reference, or "=" and the schema's text
+  std::deque<Pending> pending_;
+  size_t schemas_ = 0, schema_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Expr> ParseJsonSchema(std::string_view schema, Expressions* expressions, Budget* budget) {
+  HADAL_RETURN_IF_ERROR(budget->CheckText("json schema", schema));
+  HADAL_ASSIGN_OR_RETURN(const Json root, ParseJsonText("json schema", schema, budget->limits().depth));
+  absl::StatusOr<Expr> compiled = Compiler(root, expressions, budget).Compile();
+  if (!compiled.ok()) return InvalidArgument("json schema: {}", Message(compiled.status()));
+  return compiled;
+}
+
+}  // namespace hadal::guided
