@@ -25,8 +25,9 @@ namespace hadal::guided {
 using SetId = uint32_t;
 inline constexpr SetId kDead = 0;  // no item: not a prefix of any text
 
-// Rules that are being matched inside one another; a text that needs more is refused. Far above what people write
-// (Python's JSON parser gives up near 1000), low enough that a set stays cheap.
+// Calls of rules inside one another; a byte that needs more is refused, so at the limit a text may have nowhere to go.
+// In JSON a call is an array or object inside another. Far above what people write (Python's JSON parser gives up near
+// 1000), low enough that a set stays cheap.
 inline constexpr uint32_t kMaxNesting = 1000;
 
 class ItemSets {

@@ -79,7 +79,7 @@ void TokenWalker::WalkAll(std::span<uint32_t> mask) {
 void TokenWalker::StepTo(uint32_t node) {
   const auto nodes = vocabulary_.nodes();
   const size_t depth = nodes[node].depth;
-  nodes_.resize(depth);
+  nodes_.resize(depth, TokenVocabulary::kNoParent);
   size_t known = depth;
   for (uint32_t at = node; known > 0 && nodes_[known - 1] != at; at = nodes[at].parent) nodes_[--known] = at;
   for (; known < depth; ++known) path_[known + 1] = sets_.StepByte(path_[known], nodes[nodes_[known]].byte);
