@@ -10,8 +10,14 @@ Budget::Budget(const CompileLimits& limits)
                                                        std::chrono::duration<double>(limits.seconds))) {}
 
 absl::Status Budget::CheckTime() {
-  if (calls_++ % 256 != 0 || std::chrono::steady_clock::now() < deadline_) return absl::OkStatus();
-  calls_ = 0;  // fails again if asked again
+  if (calls_++ % 256 != 0) return absl::OkStatus();
+  absl::Status status = CheckTimeNow();
+  if (!status.ok()) calls_ = 0;  // fails again if asked again
+  return status;
+}
+
+absl::Status Budget::CheckTimeNow() const {
+  if (std::chrono::steady_clock::now() < deadline_) return absl::OkStatus();
   return InvalidArgument("compiling takes longer than the {} s allowed", limits_.seconds);
 }
 

@@ -25,6 +25,8 @@ class Budget {
   const CompileLimits& limits() const { return limits_; }
   // Fails once the time is over. Cheap enough for every step of a loop: the clock is read every 256th time.
   absl::Status CheckTime();
+  // The same for steps that are not small.
+  absl::Status CheckTimeNow() const;
   absl::Status CheckText(std::string_view what, std::string_view text) const;
   absl::Status CheckStates(size_t states) const;
 

@@ -54,7 +54,7 @@ void AddSameLength(const std::string& lo, const std::string& hi, size_t at, std:
 
 }  // namespace
 
-CharSet::CharSet(std::vector<Range> ranges) {
+CharSet::CharSet(const std::vector<Range>& ranges) {
   for (const auto& [lo, hi] : ranges) {
     ranges_.emplace_back(lo, std::min(hi, kSurrogateBegin - 1));
     ranges_.emplace_back(std::max(lo, kSurrogateEnd + 1), std::min(hi, kMaxChar));
@@ -65,7 +65,7 @@ CharSet::CharSet(std::vector<Range> ranges) {
 CharSet CharSet::Or(const CharSet& other) const {
   std::vector<Range> both = ranges_;
   both.insert(both.end(), other.ranges_.begin(), other.ranges_.end());
-  return CharSet(std::move(both));
+  return CharSet(both);
 }
 
 CharSet CharSet::Not() const {
@@ -76,7 +76,7 @@ CharSet CharSet::Not() const {
     next = hi + 1;
   }
   if (next <= kMaxChar) gaps.emplace_back(next, kMaxChar);
-  return CharSet(std::move(gaps));
+  return CharSet(gaps);
 }
 
 Expr Utf8Expr(const CharSet& set, Expressions* expressions) {
@@ -88,7 +88,7 @@ Expr Utf8Expr(const CharSet& set, Expressions* expressions) {
       if (from <= to) AddSameLength(ToUtf8(from), ToUtf8(to), 0, {}, expressions, &options);
     }
   }
-  return expressions->Choice(std::move(options));
+  return expressions->Choice(options);
 }
 
 bool TakeUtf8(std::string_view* text, uint32_t* c) {

@@ -18,7 +18,7 @@ class CharSet {
 
   CharSet() = default;
   CharSet(std::initializer_list<Range> ranges) : CharSet(std::vector<Range>(ranges)) {}
-  explicit CharSet(std::vector<Range> ranges);
+  explicit CharSet(const std::vector<Range>& ranges);
   static CharSet All() { return CharSet({{0, kMaxChar}}); }
   static CharSet Of(uint32_t c) { return CharSet({{c, c}}); }
 

@@ -115,7 +115,7 @@ class Parser {
       HADAL_ASSIGN_OR_RETURN(const Expr option, ParseSequence(depth));
       options.push_back(option);
     } while (Take("|"));
-    return expressions_.Choice(std::move(options));
+    return expressions_.Choice(options);
   }
 
   absl::StatusOr<Expr> ParseSequence(int depth) {
@@ -230,7 +230,7 @@ class Parser {
       ranges.emplace_back(first, last);
     }
     if (ranges.empty()) return Error("an empty class");
-    const CharSet set(std::move(ranges));
+    const CharSet set(ranges);
     return Utf8Expr(negated ? set.Not() : set, &expressions_);
   }
 

@@ -44,7 +44,7 @@ Expr Expressions::Sequence(std::vector<Expr> parts) {
   return Intern({.kind = Kind::kSequence, .children = std::move(parts)});
 }
 
-Expr Expressions::Choice(std::vector<Expr> options) {
+Expr Expressions::Choice(const std::vector<Expr>& options) {
   std::vector<Expr> kept;
   absl::flat_hash_set<Expr> seen = {kNoText};
   for (const Expr option : options) {

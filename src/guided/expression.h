@@ -50,7 +50,7 @@ class Expressions {
   Expr ByteRange(uint8_t lo, uint8_t hi);
   Expr Literal(std::string_view bytes);
   Expr Sequence(std::vector<Expr> parts);
-  Expr Choice(std::vector<Expr> options);
+  Expr Choice(const std::vector<Expr>& options);
   Expr Repeat(Expr part, uint32_t min, uint32_t max);
   Expr Optional(Expr part) { return Choice({kEmptyText, part}); }
   // Texts that match both. Neither side may contain a rule.

@@ -21,7 +21,7 @@ absl::StatusOr<Expr> ParseChoices(std::string_view text, Expressions* expression
     if (!choices[i].is_string()) return InvalidArgument("choice: [{}]: expected a string", i);
     options.push_back(expressions->Literal(choices[i].get_ref<const std::string&>()));
   }
-  return expressions->Choice(std::move(options));
+  return expressions->Choice(options);
 }
 
 absl::StatusOr<Expr> Parse(const GuidedSpec& spec, Expressions* expressions, Budget* budget) {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -79,13 +80,14 @@ class ItemSets {
   struct Item {
     uint32_t state;
     SetId origin;
-    auto operator<=>(const Item&) const = default;
+    bool operator==(const Item&) const = default;
+    bool operator<(const Item& other) const { return std::tie(state, origin) < std::tie(other.state, other.origin); }
   };
   // A call that is waiting for its rule.
   struct Waiting {
     uint32_t rule;
     Item after;
-    auto operator<=>(const Waiting&) const = default;
+    bool operator<(const Waiting& other) const { return std::tie(rule, after) < std::tie(other.rule, other.after); }
   };
   struct Slice {
     uint32_t begin = 0, size = 0;

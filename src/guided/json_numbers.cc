@@ -62,7 +62,7 @@ class Writer {
       options.push_back(e_.Sequence({Digit(lo, hi), Digits(rest, rest)}));
     }
     options.push_back(e_.Sequence({Digit(digit, digit), SameLength(digits, at + 1, above)}));
-    return e_.Choice(std::move(options));
+    return e_.Choice(options);
   }
   Expr IntegerAbove(const std::string& digits) {
     const Expr longer = digits.size() >= kMaxIntegerDigits
@@ -93,7 +93,7 @@ class Writer {
       options.push_back(e_.Sequence({Digit(static_cast<char>(digits[at] + 1), '9'), Digits(0, left - 1)}));
     }
     options.push_back(e_.Sequence({Digit(digits[at], digits[at]), FractionAbove(digits, at + 1, exclusive)}));
-    return e_.Choice(std::move(options));
+    return e_.Choice(options);
   }
   Expr FractionBelow(const std::string& digits, size_t at, bool exclusive) {
     const size_t left = kMaxFractionDigits - at;
@@ -106,7 +106,7 @@ class Writer {
       options.push_back(e_.Sequence({Digit('0', static_cast<char>(digits[at] - 1)), Digits(0, left - 1)}));
     }
     options.push_back(e_.Sequence({Digit(digits[at], digits[at]), FractionBelow(digits, at + 1, exclusive)}));
-    return e_.Choice(std::move(options));
+    return e_.Choice(options);
   }
 
   // Unsigned numbers above the absolute value, or equal to it.

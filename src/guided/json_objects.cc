@@ -65,7 +65,7 @@ Expr ArrayExpr(const ArrayShape& shape, const JsonSyntax& syntax, Expressions* e
     if (count >= shape.min && count <= shape.max) options.push_back(close);
     const Expr separator = count == 0 ? kEmptyText : syntax.Comma();
     if (count < shape.max) options.push_back(e.Sequence({separator, shape.prefix[count], tail}));
-    tail = Link(e.Choice(std::move(options)), &e);
+    tail = Link(e.Choice(options), &e);
   }
   return e.Sequence({syntax.Open('['), tail});
 }

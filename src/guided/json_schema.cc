@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "guided/json_formats.h"
 #include "guided/json_numbers.h"
 #include "guided/json_objects.h"
+#include "guided/json_schema_flatten.h"
+#include "guided/json_schema_keywords.h"
 #include "guided/json_schema_merge.h"
 #include "guided/json_syntax.h"
 #include "guided/json_text.h"
@@ -22,125 +25,9 @@
 namespace hadal::guided {
 namespace {
 
-// Merging writes schemas out; these end what grows without bound.
-constexpr size_t kMaxSchemas = 20'000;
-constexpr size_t kMaxSchemaBytes = 16u << 20;
 constexpr int kMaxNestedSchemas = 128;
 // Names are excluded character by character (JsonSyntax::StringExcept).
 constexpr size_t kMaxNameBytes = 512;
-
-enum class Value {
-  kIgnored,
-  kSchema,
-  kSchemas,
-  kNamedSchemas,
-  kType,
-  kArray,
-  kAny,
-  kStrings,
-  kString,
-  kCount,
-  kNumber,
-  kBool
-};
-enum class Concerns { kAny, kObject, kArray, kString, kNumber };
-
-struct Keyword {
-  const char* name;
-  Value value;
-  Concerns concerns = Concerns::kAny;
-};
-
-constexpr Keyword kKeywords[] = {
-    {"title", Value::kIgnored},
-    {"description", Value::kIgnored},
-    {"default", Value::kIgnored},
-    {"examples", Value::kIgnored},
-    {"example", Value::kIgnored},
-    {"deprecated", Value::kIgnored},
-    {"readOnly", Value::kIgnored},
-    {"writeOnly", Value::kIgnored},
-    {"discriminator", Value::kIgnored},  // OpenAPI: a hint beside oneOf
-    {"contentMediaType", Value::kIgnored},
-    {"contentEncoding", Value::kIgnored},
-    {"$comment", Value::kIgnored},
-    {"$schema", Value::kIgnored},
-    {"$id", Value::kIgnored},
-    {"$defs", Value::kIgnored},  // looked at where they are referred to
-    {"definitions", Value::kIgnored},
-    {"$ref", Value::kString},
-    {"allOf", Value::kSchemas},
-    {"anyOf", Value::kSchemas},
-    {"oneOf", Value::kSchemas},
-    {"type", Value::kType},
-    {"enum", Value::kArray},
-    {"const", Value::kAny},
-    {"nullable", Value::kBool},
-    {"properties", Value::kNamedSchemas, Concerns::kObject},
-    {"patternProperties", Value::kNamedSchemas, Concerns::kObject},
-    {"additionalProperties", Value::kSchema, Concerns::kObject},
-    {"propertyNames", Value::kSchema, Concerns::kObject},
-    {"required", Value::kStrings, Concerns::kObject},
-    {"minProperties", Value::kCount, Concerns::kObject},
-    {"maxProperties", Value::kCount, Concerns::kObject},
-    {"items", Value::kSchema, Concerns::kArray},
-    {"prefixItems", Value::kSchemas, Concerns::kArray},
-    {"minItems", Value::kCount, Concerns::kArray},
-    {"maxItems", Value::kCount, Concerns::kArray},
-    {"uniqueItems", Value::kBool, Concerns::kArray},
-    {"minLength", Value::kCount, Concerns::kString},
-    {"maxLength", Value::kCount, Concerns::kString},
-    {"pattern", Value::kString, Concerns::kString},
-    {"format", Value::kString, Concerns::kString},
-    {kPatternsKey, Value::kStrings, Concerns::kString},
-    {"minimum", Value::kNumber, Concerns::kNumber},
-    {"maximum", Value::kNumber, Concerns::kNumber},
-    {"exclusiveMinimum", Value::kNumber, Concerns::kNumber},
-    {"exclusiveMaximum", Value::kNumber, Concerns::kNumber},
-};
-
-const Keyword* FindKeyword(std::string_view name) {
-  for (const Keyword& keyword : kKeywords) {
-    if (keyword.name == name) return &keyword;
-  }
-  return nullptr;
-}
-
-bool IsSchema(const Json& value) { return value.is_object() || value.is_boolean(); }
-
-// What the keyword's value should have been; null if it is that.
-const char* Expected(Value kind, const Json& value) {
-  const auto all = [&](auto test) { return std::all_of(value.begin(), value.end(), test); };
-  const auto is_string = [](const Json& element) { return element.is_string(); };
-  switch (kind) {
-    case Value::kIgnored:
-    case Value::kAny:
-      return nullptr;
-    case Value::kSchema:
-      return IsSchema(value) ? nullptr : "a schema";
-    case Value::kSchemas:
-      return value.is_array() && !value.empty() && all(IsSchema) ? nullptr : "a non-empty array of schemas";
-    case Value::kNamedSchemas:
-      return value.is_object() && all(IsSchema) ? nullptr : "an object of schemas";
-    case Value::kType:
-      return value.is_string() || (value.is_array() && !value.empty() && all(is_string))
-                 ? nullptr
-                 : "a type or a non-empty array of types";
-    case Value::kArray:
-      return value.is_array() ? nullptr : "an array";
-    case Value::kStrings:
-      return value.is_array() && all(is_string) ? nullptr : "an array of strings";
-    case Value::kString:
-      return value.is_string() ? nullptr : "a string";
-    case Value::kCount:
-      return value.is_number_unsigned() ? nullptr : "an integer of at least 0";
-    case Value::kNumber:
-      return value.is_number() ? nullptr : "a number";
-    case Value::kBool:
-      return value.is_boolean() ? nullptr : "true or false";
-  }
-  return nullptr;
-}
 
 uint32_t Count(const Json& schema, const char* key, uint32_t absent) {
   const auto found = schema.find(key);
@@ -153,31 +40,17 @@ size_t CountChars(std::string_view utf8) {
   return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-std::string Pointer(const std::string& path, std::string_view token) {
-  std::string escaped;
-  for (const char c : token) {
-    if (c == '~') {
-      escaped += "~0";
-    } else if (c == '/') {
-      escaped += "~1";
-    } else {
-      escaped += c;
-    }
-  }
-  return path + "/" + escaped;
-}
-
 class Compiler {
  public:
   Compiler(const Json& root, Expressions* expressions, Budget* budget)
-      : root_(root), e_(*expressions), budget_(budget), syntax_(expressions) {}
+      : root_(root), e_(*expressions), budget_(budget), flattener_(root, budget), syntax_(expressions) {}
 
   absl::StatusOr<Expr> Compile() {
-    const Expr root = RuleFor("#", root_, "#");
+    const Expr root = RuleFor("#", InRoot(root_), "#");
     while (!pending_.empty()) {
       const Pending pending = std::move(pending_.front());
       pending_.pop_front();
-      HADAL_ASSIGN_OR_RETURN(const Expr body, CompileSchema(pending.schema, pending.path, 0));
+      HADAL_ASSIGN_OR_RETURN(const Expr body, CompileSchema(*pending.schema, pending.path, 0));
       e_.DefineRule(pending.rule, body);
     }
     return root;
@@ -186,23 +59,21 @@ class Compiler {
  private:
   struct Pending {
     RuleId rule;
-    Json schema;
+    std::shared_ptr<const Json> schema;
     std::string path;
   };
 
-  template <typename... Args>
-  static absl::Status Error(const std::string& path, fmt::format_string<Args...> format, Args&&... args) {
-    return InvalidArgument("{}: {}", path, fmt::format(format, std::forward<Args>(args)...));
-  }
-
   // --- Structure ---
 
+  // A part of the text, which outlives this.
+  static std::shared_ptr<const Json> InRoot(const Json& part) { return {std::shared_ptr<const Json>(), &part}; }
+
   // A reference to the schema as a rule, compiled later. `key` says what is the same.
-  Expr RuleFor(const std::string& key, const Json& schema, const std::string& path) {
+  Expr RuleFor(const std::string& key, std::shared_ptr<const Json> schema, const std::string& path) {
     const auto [found, is_new] = rules_.try_emplace(key);
     if (is_new) {
       found->second = e_.DeclareRule(path);
-      pending_.push_back({.rule = found->second, .schema = schema, .path = path});
+      pending_.push_back({.rule = found->second, .schema = std::move(schema), .path = path});
     }
     return e_.Call(found->second);
   }
@@ -214,155 +85,28 @@ class Compiler {
     if (ref == schema.end() && !schema.contains("allOf")) return CompileSchema(schema, path, depth);
     HADAL_RETURN_IF_ERROR(CheckKeywords(schema, path));
     if (ref != schema.end() && OnlyRef(schema)) {
-      HADAL_ASSIGN_OR_RETURN(const Json* target, Lookup(ref->get<std::string>(), path));
-      return RuleFor(ref->get<std::string>(), *target, ref->get<std::string>());
+      HADAL_ASSIGN_OR_RETURN(const Json* target, flattener_.Lookup(ref->get<std::string>(), path));
+      return RuleFor(ref->get<std::string>(), InRoot(*target), ref->get<std::string>());
     }
     // What is merged may come again inside itself.
     const std::string text = schema.dump();
-    HADAL_RETURN_IF_ERROR(CheckGrowth(text.size(), path));
-    return RuleFor("=" + text, schema, path);
-  }
-
-  absl::Status CheckGrowth(size_t bytes, const std::string& path) {
-    schema_bytes_ += bytes;
-    if (++schemas_ > kMaxSchemas) return Error(path, "expands to more than {} schemas", kMaxSchemas);
-    if (schema_bytes_ > kMaxSchemaBytes) return Error(path, "expands to more than {} bytes", kMaxSchemaBytes);
-    return budget_->CheckTime();
+    HADAL_RETURN_IF_ERROR(flattener_.CheckGrowth(text.size(), path));
+    return RuleFor("=" + text, std::make_shared<const Json>(schema), path);
   }
 
   static bool OnlyRef(const Json& schema) {
     return std::all_of(schema.items().begin(), schema.items().end(), [](const auto& item) {
       const Keyword* keyword = FindKeyword(item.key());
-      return item.key() == "$ref" || (keyword != nullptr && keyword->value == Value::kIgnored);
+      return item.key() == "$ref" || (keyword != nullptr && keyword->ignored());
     });
   }
 
   absl::StatusOr<Expr> CompileSchema(const Json& schema, const std::string& path, int depth) {
-    HADAL_RETURN_IF_ERROR(CheckGrowth(0, path));
-    if (depth > kMaxNestedSchemas) return Error(path, "more than {} schemas inside one another", kMaxNestedSchemas);
-    HADAL_ASSIGN_OR_RETURN(const Json flat, Flatten(schema, path, {}));
+    HADAL_RETURN_IF_ERROR(flattener_.CheckGrowth(0, path));
+    if (depth > kMaxNestedSchemas)
+      return SchemaError(path, "more than {} schemas inside one another", kMaxNestedSchemas);
+    HADAL_ASSIGN_OR_RETURN(const Json flat, flattener_.Flatten(schema, path));
     return CompileFlat(flat, path, depth);
-  }
-
-  absl::Status CheckKeywords(const Json& schema, const std::string& path) {
-    for (const auto& [key, value] : schema.items()) {
-      if (key == kPatternsKey || key == kChoicesKey) continue;
-      const Keyword* keyword = FindKeyword(key);
-      if (keyword == nullptr) return Error(path, "keyword '{}' is not supported", key);
-      const char* expected = Expected(keyword->value, value);
-      if (expected != nullptr)
-        return Error(path, "'{}': expected {}, found {}", key, expected, value.dump().substr(0, 40));
-    }
-    if (schema.contains("uniqueItems") && schema["uniqueItems"] == Json(true)) {
-      return Error(path, "keyword 'uniqueItems' is not supported");
-    }
-    return CheckTypes(schema, path);
-  }
-
-  absl::Status CheckTypes(const Json& schema, const std::string& path) {
-    const Json types = TypesOf(schema);
-    for (const Json& type : types) {
-      static constexpr std::string_view kTypes[] = {"object", "array",   "string", "integer",
-                                                    "number", "boolean", "null"};
-      if (std::find(std::begin(kTypes), std::end(kTypes), type.get_ref<const std::string&>()) == std::end(kTypes)) {
-        return Error(path, "there is no type {}", type.dump());
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // The schema without $ref, allOf and annotations; anyOf, oneOf and pattern under merged keys.
-  absl::StatusOr<Json> Flatten(const Json& schema, const std::string& path, std::vector<std::string> refs) {
-    if (schema.is_boolean()) return schema;
-    if (!schema.is_object()) return Error(path, "expected a schema, found {}", schema.dump().substr(0, 40));
-    HADAL_RETURN_IF_ERROR(CheckKeywords(schema, path));
-    HADAL_RETURN_IF_ERROR(CheckGrowth(0, path));
-    Json own = Json::object();
-    for (const auto& [key, value] : schema.items()) {
-      if (key == "anyOf" || key == "oneOf") {
-        own[kChoicesKey].push_back(value);
-      } else if (key == "pattern") {
-        own[kPatternsKey].push_back(value);
-      } else if (key == kPatternsKey || key == kChoicesKey) {
-        own[key].insert(own[key].end(), value.begin(), value.end());
-      } else if (key != "$ref" && key != "allOf" && FindKeyword(key)->value != Value::kIgnored) {
-        own[key] = value;
-      }
-    }
-    Json merged = own.empty() ? Json(true) : own;
-    if (schema.contains("$ref")) {
-      HADAL_ASSIGN_OR_RETURN(const Json target, FlattenRef(schema["$ref"].get<std::string>(), path, refs));
-      HADAL_ASSIGN_OR_RETURN(merged, MergeSchemas(target, merged, path));
-    }
-    if (!schema.contains("allOf")) return merged;
-    for (size_t i = 0; i < schema["allOf"].size(); ++i) {
-      const std::string sub_path = fmt::format("{}/allOf/{}", path, i);
-      HADAL_ASSIGN_OR_RETURN(const Json part, Flatten(schema["allOf"][i], sub_path, refs));
-      HADAL_ASSIGN_OR_RETURN(merged, MergeSchemas(merged, part, sub_path));
-    }
-    return merged;
-  }
-
-  absl::StatusOr<Json> FlattenRef(const std::string& ref, const std::string& path, std::vector<std::string> refs) {
-    if (std::find(refs.begin(), refs.end(), ref) != refs.end()) {
-      return Error(path, "'$ref': {} refers to itself without anything in between", ref);
-    }
-    HADAL_ASSIGN_OR_RETURN(const Json* target, Lookup(ref, path));
-    refs.push_back(ref);
-    return Flatten(*target, ref, std::move(refs));
-  }
-
-  absl::StatusOr<const Json*> Lookup(const std::string& ref, const std::string& path) {
-    if (ref.empty() || ref[0] != '#') {
-      return Error(path, "'$ref': only references into the schema itself (#...) are supported, found {}", ref);
-    }
-    if (ref.size() > 1 && ref[1] != '/') return Error(path, "'$ref': anchors are not supported, found {}", ref);
-    const Json* at = &root_;
-    for (size_t begin = 1; begin < ref.size();) {
-      const size_t end = std::min(ref.find('/', begin + 1), ref.size());
-      const std::string token = DecodeToken(std::string_view(ref).substr(begin + 1, end - begin - 1));
-      at = Child(*at, token);
-      if (at == nullptr) return Error(path, "'$ref': there is no {}", ref);
-      begin = end;
-    }
-    if (!IsSchema(*at)) return Error(path, "'$ref': {} is no schema", ref);
-    return at;
-  }
-
-  // A token of a JSON pointer in a URI fragment.
-  static std::string DecodeToken(std::string_view token) {
-    std::string text;
-    const auto hex = [](char c) {
-      return c >= '0' && c <= '9'   ? c - '0'
-             : c >= 'a' && c <= 'f' ? c - 'a' + 10
-             : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                    : -1;
-    };
-    for (size_t i = 0; i < token.size(); ++i) {
-      if (token[i] == '%' && i + 2 < token.size() && hex(token[i + 1]) >= 0 && hex(token[i + 2]) >= 0) {
-        text += static_cast<char>(hex(token[i + 1]) * 16 + hex(token[i + 2]));
-        i += 2;
-      } else {
-        text += token[i];
-      }
-    }
-    std::string decoded;
-    for (size_t i = 0; i < text.size(); ++i) {
-      const bool escape = text[i] == '~' && i + 1 < text.size() && (text[i + 1] == '0' || text[i + 1] == '1');
-      decoded += escape ? (text[++i] == '0' ? '~' : '/') : text[i];
-    }
-    return decoded;
-  }
-
-  static const Json* Child(const Json& value, const std::string& token) {
-    if (value.is_object()) {
-      const auto found = value.find(token);
-      return found == value.end() ? nullptr : &*found;
-    }
-    if (!value.is_array() || token.empty() || token.size() > 5) return nullptr;
-    if (token.find_first_not_of("0123456789") != std::string::npos) return nullptr;
-    const auto index = static_cast<size_t>(std::stoi(token));
-    return index < value.size() ? &value[index] : nullptr;
   }
 
   // --- Any type ---
@@ -385,7 +129,7 @@ class Compiler {
       HADAL_ASSIGN_OR_RETURN(const Expr option, CompileType(type.get<std::string>(), flat, path, depth));
       options.push_back(option);
     }
-    return e_.Choice(std::move(options));
+    return e_.Choice(options);
   }
 
   static Json ImpliedTypes(const Json& flat) {
@@ -393,7 +137,7 @@ class Compiler {
     Json types;
     for (const auto& [key, value] : flat.items()) {
       const Keyword* keyword = FindKeyword(key);
-      if (keyword == nullptr || keyword->concerns == Concerns::kAny) continue;
+      if (keyword == nullptr || keyword->concerns == Keyword::Concerns::kAny) continue;
       const char* type = kTypes[static_cast<int>(keyword->concerns)];
       if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
     }
@@ -415,13 +159,14 @@ class Compiler {
         options.push_back(option);
         continue;
       }
-      if (depth > kMaxNestedSchemas) return Error(path, "more than {} schemas inside one another", kMaxNestedSchemas);
-      HADAL_ASSIGN_OR_RETURN(const Json part, Flatten(group[i], sub_path, {}));
+      if (depth > kMaxNestedSchemas)
+        return SchemaError(path, "more than {} schemas inside one another", kMaxNestedSchemas);
+      HADAL_ASSIGN_OR_RETURN(const Json part, flattener_.Flatten(group[i], sub_path));
       HADAL_ASSIGN_OR_RETURN(const Json both, MergeSchemas(rest, part, sub_path));
       HADAL_ASSIGN_OR_RETURN(const Expr option, CompileFlat(both, sub_path, depth + 1));
       options.push_back(option);
     }
-    return e_.Choice(std::move(options));
+    return e_.Choice(options);
   }
 
   absl::StatusOr<Expr> CompileValues(const Json& flat, const std::string& path) {
@@ -431,8 +176,9 @@ class Compiler {
     rest.erase("const");
     for (const auto& [key, value] : rest.items()) {
       const Keyword* keyword = FindKeyword(key);
-      if (keyword != nullptr && (keyword->concerns == Concerns::kObject || keyword->concerns == Concerns::kArray)) {
-        return Error(path, "keyword '{}' is not supported beside 'enum' or 'const'", key);
+      if (keyword != nullptr &&
+          (keyword->concerns == Keyword::Concerns::kObject || keyword->concerns == Keyword::Concerns::kArray)) {
+        return SchemaError(path, "keyword '{}' is not supported beside 'enum' or 'const'", key);
       }
     }
     std::vector<Expr> options;
@@ -441,7 +187,7 @@ class Compiler {
       HADAL_ASSIGN_OR_RETURN(const Expr option, CompileValue(value, rest, path));
       options.push_back(option);
     }
-    return e_.Choice(std::move(options));
+    return e_.Choice(options);
   }
 
   absl::StatusOr<Expr> CompileValue(const Json& value, const Json& rest, const std::string& path) {
@@ -497,7 +243,7 @@ class Compiler {
       const auto found = flat.find(key);
       if (found == flat.end()) continue;
       const absl::StatusOr<Decimal> value = ToDecimal(*found);
-      if (!value.ok()) return Error(path, "'{}': expected {}", key, Message(value.status()));
+      if (!value.ok()) return SchemaError(path, "'{}': expected {}", key, Message(value.status()));
       const NumberBound bound = {.value = *value, .exclusive = exclusive};
       const bool is_lower = std::string_view(key).ends_with("inimum");
       const Expr within = is_lower ? NumbersBetween(bound, std::nullopt, integers_only, &e_)
@@ -528,7 +274,7 @@ class Compiler {
       const std::string format = flat["format"].get<std::string>();
       const std::optional<std::string_view> regex = FormatRegex(format);
       if (!regex.has_value()) {
-        return Error(path, "'format': '{}' is not supported; expected one of {}", format, FormatNames());
+        return SchemaError(path, "'format': '{}' is not supported; expected one of {}", format, FormatNames());
       }
       HADAL_ASSIGN_OR_RETURN(const Expr part, Regex(*regex, false, "format", path));
       both(part);
@@ -540,7 +286,7 @@ class Compiler {
   absl::StatusOr<Expr> Regex(std::string_view pattern, bool search, const char* key, const std::string& path) {
     const RegexOptions options = {.search = search, .spell = [this](const CharSet& set) { return syntax_.Char(set); }};
     absl::StatusOr<Expr> parsed = ParseRegex(pattern, options, &e_, budget_);
-    if (!parsed.ok()) return Error(path, "'{}': {}", key, Message(parsed.status()));
+    if (!parsed.ok()) return SchemaError(path, "'{}': {}", key, Message(parsed.status()));
     return parsed;
   }
 
@@ -552,7 +298,7 @@ class Compiler {
     std::vector<std::string> names;
     for (const auto& [name, property] : properties.items()) {
       if (name.size() > kMaxNameBytes) {
-        return Error(path, "'properties': at most {} bytes in a name, found {}", kMaxNameBytes, name.size());
+        return SchemaError(path, "'properties': at most {} bytes in a name, found {}", kMaxNameBytes, name.size());
       }
       names.push_back(name);
       const std::string sub_path = Pointer(path + "/properties", name);
@@ -583,39 +329,38 @@ class Compiler {
     }
     if (!patterned) return all;
     HADAL_RETURN_IF_ERROR(CheckPatterns(flat, path));
-    for (const auto& [pattern, schema] : flat["patternProperties"].items()) {
-      HADAL_ASSIGN_OR_RETURN(const Expr keys, Regex(pattern, true, "patternProperties", path));
-      for (const auto& [name, property] : all.items()) {
-        HADAL_ASSIGN_OR_RETURN(const bool matches, Matches(keys, name));
-        if (!matches) continue;
-        property = properties.contains(name) ? Json({{"allOf", Json::array({property, schema})}}) : schema;
-      }
+    const auto item = flat["patternProperties"].begin();
+    HADAL_ASSIGN_OR_RETURN(const Expr keys, Regex(item.key(), true, "patternProperties", path));
+    const absl::StatusOr<Automaton> automaton = BuildAutomaton(e_, syntax_.Quoted(keys), budget_);
+    if (!automaton.ok()) return SchemaError(path, "'patternProperties': {}", Message(automaton.status()));
+    for (const auto& [name, property] : all.items()) {
+      HADAL_ASSIGN_OR_RETURN(const bool matches, Matches(*automaton, name, path));
+      if (!matches) continue;
+      property = properties.contains(name) ? Json({{"allOf", Json::array({property, *item})}}) : *item;
     }
     return all;
   }
 
   absl::Status CheckPatterns(const Json& flat, const std::string& path) {
     if (flat["patternProperties"].size() != 1) {
-      return Error(path, "'patternProperties': exactly one pattern is supported, found {}",
-                   flat["patternProperties"].size());
+      return SchemaError(path, "'patternProperties': exactly one pattern is supported, found {}",
+                         flat["patternProperties"].size());
     }
     if (flat.contains("additionalProperties") && flat["additionalProperties"] != Json(false)) {
-      return Error(path, "'additionalProperties' other than false is not supported beside 'patternProperties'");
+      return SchemaError(path, "'additionalProperties' other than false is not supported beside 'patternProperties'");
     }
     if (flat.contains("propertyNames"))
-      return Error(path, "'propertyNames' is not supported beside 'patternProperties'");
+      return SchemaError(path, "'propertyNames' is not supported beside 'patternProperties'");
     return absl::OkStatus();
   }
 
-  // Whether the content of a string, in its one spelling, is among these texts.
-  absl::StatusOr<bool> Matches(Expr content, const std::string& text) {
-    HADAL_ASSIGN_OR_RETURN(const Automaton automaton, BuildAutomaton(e_, syntax_.Quoted(content), budget_));
+  // Whether a string, in its one spelling, is among the automaton's texts.
+  static absl::StatusOr<bool> Matches(const Automaton& automaton, const std::string& text, const std::string& path) {
     ItemSets sets(automaton);
     sets.AllowWork(10'000'000);
     SetId set = sets.Start();
-    const std::string spelled = Json(text).dump();
-    for (const char c : spelled) set = sets.StepByte(set, static_cast<uint8_t>(c));
-    if (sets.exhausted()) return InvalidArgument("'patternProperties': the pattern takes too much work");
+    for (const char c : Json(text).dump()) set = sets.StepByte(set, static_cast<uint8_t>(c));
+    if (sets.exhausted()) return SchemaError(path, "'patternProperties': the pattern takes too much work");
     return sets.accepting(set);
   }
 
@@ -640,8 +385,8 @@ class Compiler {
     if (!flat.contains("propertyNames")) {
       return pair(names.empty() ? syntax_.AnyString() : syntax_.StringExcept(names), value);
     }
-    if (!names.empty()) return Error(path, "'propertyNames' is not supported beside 'properties' or 'required'");
-    HADAL_ASSIGN_OR_RETURN(const Json flat_names, Flatten(flat["propertyNames"], path + "/propertyNames", {}));
+    if (!names.empty()) return SchemaError(path, "'propertyNames' is not supported beside 'properties' or 'required'");
+    HADAL_ASSIGN_OR_RETURN(const Json flat_names, flattener_.Flatten(flat["propertyNames"], path + "/propertyNames"));
     if (flat_names.is_boolean()) return flat_names == Json(true) ? pair(syntax_.AnyString(), value) : kNoText;
     Json string_names = flat_names;
     if (!string_names.contains("type")) string_names["type"] = "string";
@@ -658,15 +403,15 @@ class Compiler {
       // With a fixed number of listed members, the others make up the count.
       shape->min_more = min > listed ? min - listed : 0;
       shape->max_more = max == kUnlimited ? max : max >= listed ? max - listed : 0;
-      if (max < listed) return Error(path, "'maxProperties': {} is less than the {} required", max, required);
+      if (max < listed) return SchemaError(path, "'maxProperties': {} is less than the {} required", max, required);
       if (shape->more == kNoText && shape->min_more > 0) {
-        return Error(path, "'minProperties': {} is more than the {} properties there can be", min, listed);
+        return SchemaError(path, "'minProperties': {} is more than the {} properties there can be", min, listed);
       }
       return absl::OkStatus();
     }
-    if (min > required) return Error(path, "'minProperties' is not supported beside optional 'properties'");
+    if (min > required) return SchemaError(path, "'minProperties' is not supported beside optional 'properties'");
     if (max != kUnlimited && (shape->more != kNoText || max < listed)) {
-      return Error(path, "'maxProperties' is not supported beside optional 'properties'");
+      return SchemaError(path, "'maxProperties' is not supported beside optional 'properties'");
     }
     return absl::OkStatus();
   }
@@ -689,17 +434,24 @@ class Compiler {
   const Json& root_;
   Expressions& e_;
   Budget* budget_;
+  SchemaFlattener flattener_;
   JsonSyntax syntax_;
   absl::flat_hash_map<std::string, RuleId> rules_;  // by reference, or "=" and the schema's text
   std::deque<Pending> pending_;
-  size_t schemas_ = 0, schema_bytes_ = 0;
 };
+
+// Keys of merged schemas must not come from the text.
+bool HoldsMergedKey(const Json& value) {
+  if (value.is_object() && (value.contains(kPatternsKey) || value.contains(kChoicesKey))) return true;
+  return value.is_structured() && std::any_of(value.begin(), value.end(), HoldsMergedKey);
+}
 
 }  // namespace
 
 absl::StatusOr<Expr> ParseJsonSchema(std::string_view schema, Expressions* expressions, Budget* budget) {
   HADAL_RETURN_IF_ERROR(budget->CheckText("json schema", schema));
   HADAL_ASSIGN_OR_RETURN(const Json root, ParseJsonText("json schema", schema, budget->limits().depth));
+  if (HoldsMergedKey(root)) return InvalidArgument("json schema: keys that begin with U+0001 are not supported");
   absl::StatusOr<Expr> compiled = Compiler(root, expressions, budget).Compile();
   if (!compiled.ok()) return InvalidArgument("json schema: {}", Message(compiled.status()));
   return compiled;

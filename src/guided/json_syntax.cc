@@ -41,7 +41,7 @@ Expr JsonSyntax::AnyString(uint32_t min, uint32_t max) const {
   const auto hex = [&](std::string_view allowed) {
     std::vector<Expr> digits;
     for (const char c : allowed) digits.push_back(e.Literal({&c, 1}));
-    return e.Choice(std::move(digits));
+    return e.Choice(digits);
   };
   const Expr digit = e.Choice({e.ByteRange('0', '9'), e.ByteRange('A', 'F'), e.ByteRange('a', 'f')});
   const Expr not_d = e.Choice({e.ByteRange('0', '9'), hex("ABCEFabcef")});
@@ -60,7 +60,7 @@ Expr JsonSyntax::Char(const CharSet& set) const {
   for (const auto& [lo, hi] : escaped.ranges()) {
     for (uint32_t c = lo; c <= hi; ++c) options.push_back(expressions_.Literal(EscapeChar(c)));
   }
-  return expressions_.Choice(std::move(options));
+  return expressions_.Choice(options);
 }
 
 Expr JsonSyntax::Quoted(Expr content) const {
@@ -102,7 +102,7 @@ Expr JsonSyntax::StringExcept(std::vector<std::string> excluded) const {
       first = end;
     }
     options.push_back(expressions_.Sequence({Char(continued.Not()), rest}));
-    return expressions_.Choice(std::move(options));
+    return expressions_.Choice(options);
   };
   return Quoted(except(except, 0, excluded.size(), 0));
 }

@@ -102,8 +102,8 @@ class Parser {
       if (child.kind != Piece::Kind::kExpr) return {.kind = kind, .children = std::move(children)};
       exprs.push_back(child.expr);
     }
-    return {.expr = kind == Piece::Kind::kChoice ? expressions_.Choice(std::move(exprs))
-                                                 : expressions_.Sequence(std::move(exprs))};
+    return {.expr =
+                kind == Piece::Kind::kChoice ? expressions_.Choice(exprs) : expressions_.Sequence(std::move(exprs))};
   }
 
   // Resolves anchors. `first`, `last`: nothing stands before or after the piece.
@@ -132,7 +132,7 @@ class Parser {
       HADAL_ASSIGN_OR_RETURN(const Expr expr, Lower(piece.children[i], child_first, child_last));
       exprs.push_back(expr);
     }
-    return is_choice ? expressions_.Choice(std::move(exprs)) : expressions_.Sequence(std::move(exprs));
+    return is_choice ? expressions_.Choice(exprs) : expressions_.Sequence(std::move(exprs));
   }
 
   // --- Quantifiers ---
@@ -349,7 +349,7 @@ class Parser {
       HADAL_RETURN_IF_ERROR(budget_->CheckTime());
       HADAL_RETURN_IF_ERROR(ParseClassRange(&ranges));
     }
-    const CharSet set(std::move(ranges));
+    const CharSet set(ranges);
     return negated ? set.Not() : set;
   }
 
