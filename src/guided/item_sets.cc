@@ -152,8 +152,8 @@ void ItemSets::Close(SetId id) {
     AddItem(item);
     set.nesting = std::max(set.nesting, NestingOf(item));
   }
-  for (size_t i = 0; i < closure_.size(); ++i) {
-    const Item item = closure_[i];
+  for (size_t next = 0; next < closure_.size();) {
+    const Item item = closure_[next++];
     if (!Spend(1)) break;
     if (!automaton_.bytes_of(item.state).empty()) closure_moves_.push_back(item);
     for (const uint32_t target : automaton_.empties_of(item.state)) AddItem({target, item.origin});

@@ -39,7 +39,7 @@ absl::Status Matcher::FillMask(std::span<uint32_t> mask) {
   if (terminated_) return absl::OkStatus();
   BeginCall();
   const std::span<uint32_t> words = mask.first(vocabulary.mask_words());
-  const absl::Status status = FillTextMask(words);
+  absl::Status status = FillTextMask(words);
   if (!status.ok()) {
     std::fill(words.begin(), words.end(), 0);
     return status;

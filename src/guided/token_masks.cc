@@ -10,14 +10,14 @@ std::shared_ptr<const TokenMask> TokenMaskCache::Find(const std::vector<uint32_t
   return found == masks_.end() ? nullptr : found->second;
 }
 
-void TokenMaskCache::Insert(std::vector<uint32_t> states, std::shared_ptr<const TokenMask> mask) const {
+void TokenMaskCache::Insert(std::vector<uint32_t> states, const std::shared_ptr<const TokenMask>& mask) const {
   const size_t bytes = mask->bytes() + states.size() * sizeof(uint32_t);
   const absl::MutexLock lock(&mutex_);
   if (bytes_ + bytes > kMaxBytes) {
     masks_.clear();
     bytes_ = 0;
   }
-  if (masks_.try_emplace(std::move(states), std::move(mask)).second) bytes_ += bytes;
+  if (masks_.try_emplace(std::move(states), mask).second) bytes_ += bytes;
 }
 
 void TokenWalker::CompactIfWanted() {

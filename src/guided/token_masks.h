@@ -37,7 +37,7 @@ class TokenMaskCache {
   static constexpr size_t kMaxBytes = 64u << 20;
 
   std::shared_ptr<const TokenMask> Find(const std::vector<uint32_t>& states) const;
-  void Insert(std::vector<uint32_t> states, std::shared_ptr<const TokenMask> mask) const;
+  void Insert(std::vector<uint32_t> states, const std::shared_ptr<const TokenMask>& mask) const;
 
  private:
   mutable absl::Mutex mutex_;
