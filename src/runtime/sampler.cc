@@ -8,36 +8,42 @@
 
 #include "base/status.h"
 #include "runtime/philox.h"
+#include "runtime/row_math.h"
 
 namespace hadal::runtime {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr double kLowestTemperature = 0.01;  // spec 5.1, step 6
 constexpr float kMaxBias = 100.0f;
 constexpr size_t kMaxBiasEntries = 1024;
 constexpr int kMaxLogprobs = 20;
+constexpr int kMaxAnswers = 128;
 constexpr size_t kMaxBadWords = 256;  // sequences: two for each of 128 words
 constexpr int64_t kMaxMinTokens = INT32_MAX;
 constexpr size_t kMaxBadWordTokens = 1024;  // in all bad words together
-constexpr uint32_t kTargetStream = 0;       // streams 1 to 3 belong to drafting (spec 5.3)
 
-PhiloxBlock RandomBlock(uint64_t seed, int64_t position, uint32_t token_block) {
-  const auto p = static_cast<uint64_t>(position);
-  return Philox4x32(seed, {static_cast<uint32_t>(p), static_cast<uint32_t>(p >> 32), kTargetStream, token_block});
-}
+// What random numbers are for (spec 5.3).
+constexpr uint32_t kTargetStream = 0, kDraftStream = 1, kAcceptStream = 2, kResidualStream = 3;
 
 // u = (bits + 1/2) / 2^32 lies inside (0, 1), so both logarithms are finite.
-double Gumbel(uint32_t bits) { return -std::log(-std::log((bits + 0.5) * 0x1p-32)); }
+double Uniform(uint32_t bits) { return (bits + 0.5) * 0x1p-32; }
+double Gumbel(uint32_t bits) { return -std::log(-std::log(Uniform(bits))); }
+
+// The random bits of one position and stream, by token.
+struct Noise {
+  uint64_t seed;
+  int64_t position;
+  uint32_t stream;
+
+  PhiloxBlock Counter(size_t token) const {
+    const auto p = static_cast<uint64_t>(position);
+    return {static_cast<uint32_t>(p), static_cast<uint32_t>(p >> 32), stream, static_cast<uint32_t>(token / 4)};
+  }
+  uint32_t Bits(size_t token) const { return Philox4x32(seed, Counter(token))[token % 4]; }
+};
 
 bool InRange(double v, double low, double high) { return v >= low && v <= high; }
-
-// Whether every value is below +infinity, which a NaN is not either.
-bool AllBelowInfinity(std::span<const float> row) {
-  uint32_t bad = 0;
-  for (const float v : row) bad |= !(v < kInfinity);
-  return bad == 0;
-}
 
 absl::Status CheckIds(const char* name, std::span<const int32_t> ids, int64_t vocab) {
   for (const int32_t id : ids) {
@@ -62,10 +68,83 @@ absl::Status CheckBadWords(const std::vector<std::vector<int32_t>>& words, int64
   return InvalidArgument("bad_words: expected at most {} tokens in all, found {}", kMaxBadWordTokens, tokens);
 }
 
-absl::Status BadLogit(std::span<const float> row, int64_t position) {
+std::string NotFinite(std::span<const float> row) {
   const auto bad = std::find_if(row.begin(), row.end(), [](float v) { return !(v < kInfinity); });
-  return absl::InternalError(
-      fmt::format("the logits for position {} are not finite: {} at token {}", position, *bad, bad - row.begin()));
+  return fmt::format("{} at token {}", *bad, bad - row.begin());
+}
+
+size_t MaskWords(size_t vocab) { return (vocab + 31) / 32; }
+
+// -infinity where the mask has no bit.
+void ApplyMask(std::span<const uint32_t> mask, std::span<float> scores) {
+  for (size_t word = 0; word < mask.size(); ++word) {
+    if (mask[word] == UINT32_MAX) continue;
+    const size_t begin = 32 * word, count = std::min<size_t>(32, scores.size() - begin);
+    for (size_t j = 0; j < count; ++j) {
+      if ((mask[word] >> j & 1) == 0) scores[begin + j] = -kInfinity;
+    }
+  }
+}
+
+// The first token with this score, which the row holds.
+int32_t FirstWith(std::span<const float> row, float score) {
+  size_t begin = 0;
+  for (; begin + kRowBlock <= row.size(); begin += kRowBlock) {
+    uint32_t found = 0;
+    for (size_t j = 0; j < kRowBlock; ++j) found |= static_cast<uint32_t>(row[begin + j] == score);
+    if (found != 0) break;
+  }
+  while (row[begin] != score) ++begin;
+  return static_cast<int32_t>(begin);
+}
+
+// The token with the largest log_weight(token) + Gumbel noise, the lowest id among equals; -1 if all weights are
+// -infinity. log_weight(token) must not be above row[token], and that not above 0. `first` is looked at first: a likely
+// token there saves work.
+//
+// Few tokens can win, and only for those log_weight and the noise's two logarithms are computed. The noise
+// -log(-log(u)) is at most -log(1 - u); so with the best score b so far a token needs 1 - u <= e^(row[token] - b), and
+// no bits need be drawn for a block whose scores lie further below b than the largest possible noise. The bar takes b a
+// little lower than it is, by more than what fp32 can be wrong: 2^-24 |b| in b itself, below 23 * 2^-24 in the
+// difference (a larger one decides nothing), and 2^-22 in the exponential and 1 - u.
+template <typename LogWeight>
+int32_t GumbelMax(std::span<const float> row, const Noise& noise, int32_t first, LogWeight log_weight) {
+  static const auto kMaxGumbel = static_cast<float>(Gumbel(UINT32_MAX));
+  int32_t best = -1;
+  double best_score = -kInfinity;
+  float bar = -kLargest;
+  const auto look = [&](size_t token, uint32_t bits) {
+    const double weight = log_weight(token);
+    if (weight == -kInfinity) return;
+    const double score = weight + Gumbel(bits);
+    const auto id = static_cast<int32_t>(token);
+    if (score < best_score || (score == best_score && id > best)) return;
+    best = id;
+    best_score = score;
+    bar = static_cast<float>(score - 1e-5 - std::abs(score) * 0x1p-23);
+  };
+  look(first, noise.Bits(first));
+  ForEachBlock(row, [&](const float* values, size_t begin) {
+    const float highest = BlockMax(values);
+    if (highest == -kInfinity || highest < bar - kMaxGumbel) return;
+    std::array<std::array<uint32_t, 4>, 4> words;
+    PhiloxBlocks<4>(noise.seed, noise.Counter(begin), &words);
+    std::array<uint32_t, kRowBlock> bits;
+    for (size_t j = 0; j < kRowBlock; ++j) bits[j] = words[j % 4][j / 4];
+    uint32_t any = 0;
+    for (size_t j = 0; j < kRowBlock; ++j) {
+      const auto distance = std::bit_cast<int32_t>(values[j] - bar);
+      const float limit = ExpOfNegative(std::bit_cast<float>(distance & distance >> 31));  // of 0 where positive
+      const float rest = static_cast<float>(static_cast<int32_t>(~bits[j] >> 1)) * 0x1p-31f;
+      any |= static_cast<uint32_t>(rest <= limit);
+    }
+    if (any == 0) return;
+    const size_t end = std::min(begin + kRowBlock, row.size());
+    for (size_t token = begin; token < end; ++token) {
+      if (row[token] >= bar - kMaxGumbel) look(token, bits[token - begin]);
+    }
+  });
+  return best;
 }
 
 }  // namespace
@@ -79,9 +158,8 @@ absl::Status CheckSamplingParams(const SamplingParams& p, int64_t vocab) {
   }
   if (p.top_k < -1) return InvalidArgument("top_k: expected -1 or 0 (off) or at least 1, found {}", p.top_k);
   if (!InRange(p.min_p, 0, 1)) return InvalidArgument("min_p: expected a number from 0 to 1, found {}", p.min_p);
-  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 100)) {
-    return InvalidArgument("repetition_penalty: expected a number above 0 and up to 100, found {}",
-                           p.repetition_penalty);
+  if (!(p.repetition_penalty > 0 && std::isfinite(p.repetition_penalty))) {
+    return InvalidArgument("repetition_penalty: expected a finite number above 0, found {}", p.repetition_penalty);
   }
   if (!InRange(p.presence_penalty, -2, 2)) {
     return InvalidArgument("presence_penalty: expected a number from -2 to 2, found {}", p.presence_penalty);
@@ -91,6 +169,13 @@ absl::Status CheckSamplingParams(const SamplingParams& p, int64_t vocab) {
   }
   if (p.logprobs < -1 || p.logprobs > kMaxLogprobs) {
     return InvalidArgument("logprobs: expected 0 to {}, found {}", kMaxLogprobs, p.logprobs);
+  }
+  if (p.prompt_logprobs < -1 || p.prompt_logprobs > kMaxLogprobs) {
+    return InvalidArgument("prompt_logprobs: expected 0 to {}, found {}", kMaxLogprobs, p.prompt_logprobs);
+  }
+  if (p.n < 1 || p.n > kMaxAnswers) return InvalidArgument("n: expected 1 to {}, found {}", kMaxAnswers, p.n);
+  if (p.thinking_token_budget < -1) {
+    return InvalidArgument("thinking_token_budget: expected at least 0, found {}", p.thinking_token_budget);
   }
   if (p.min_tokens < 0 || p.min_tokens > kMaxMinTokens) {
     return InvalidArgument("min_tokens: expected 0 to {}, found {}", kMaxMinTokens, p.min_tokens);
@@ -133,16 +218,15 @@ absl::StatusOr<Sampler> Sampler::Create(int64_t vocab, SamplingParams params, st
     }
   }
   if (!p.allowed_token_ids.empty()) {
-    sampler.is_allowed_.assign(size, 0);
-    for (const int32_t id : p.allowed_token_ids) sampler.is_allowed_[id] = 1;
-    std::vector<uint8_t> left = sampler.is_allowed_;
-    for (const auto* never : {&sampler.banned_, &sampler.late_}) {
-      for (const int32_t id : *never) left[id] = 0;
-    }
+    sampler.allowed_.assign(MaskWords(size), 0);
+    for (const int32_t id : p.allowed_token_ids) sampler.allowed_[id / 32] |= 1u << id % 32;
+    std::vector<uint32_t> left = sampler.allowed_;
+    const auto remove = [&](int32_t id) { left[id / 32] &= ~(1u << id % 32); };
+    for (const auto* never : {&sampler.banned_, &sampler.late_}) std::for_each(never->begin(), never->end(), remove);
     for (const std::vector<int32_t>& word : p.bad_words) {
-      if (word.size() == 1) left[word.front()] = 0;
+      if (word.size() == 1) remove(word.front());
     }
-    if (std::count(left.begin(), left.end(), 1) == 0) {
+    if (std::all_of(left.begin(), left.end(), [](uint32_t word) { return word == 0; })) {
       return InvalidArgument(
           "allowed_token_ids: expected a token that may be drawn, found only such as bad_words, min_tokens or images "
           "rule out");
@@ -153,8 +237,8 @@ absl::StatusOr<Sampler> Sampler::Create(int64_t vocab, SamplingParams params, st
   }
   sampler.tail_.reserve(sampler.longest_bad_word_);
   sampler.scores_.resize(size);
-  sampler.top_.reserve(static_cast<size_t>(std::max(p.logprobs, 0)) + 1);
-  if (!p.greedy() && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1)) sampler.candidates_.reserve(size);
+  sampler.top_.reserve(static_cast<size_t>(std::max({p.logprobs, p.prompt_logprobs, 0})) + 1);
+  if (!p.greedy() && (p.top_k > 0 || p.top_p < 1)) sampler.candidates_.reserve(size);
   sampler.penalties_ = p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
   if (sampler.penalties_) {
     sampler.counts_.assign(size, 0);
@@ -183,9 +267,7 @@ void Sampler::Accept(int32_t id) {
 
 // What cannot be drawn at `position`.
 void Sampler::Forbid(int64_t position) {
-  for (size_t i = 0; i < is_allowed_.size(); ++i) {
-    if (is_allowed_[i] == 0) scores_[i] = -kInfinity;
-  }
+  ApplyMask(allowed_, scores_);
   for (const std::vector<int32_t>& word : params_.bad_words) {
     const size_t before = word.size() - 1;
     if (before <= tail_.size() && std::equal(word.begin(), word.end() - 1, tail_.end() - before)) {
@@ -202,12 +284,14 @@ void Sampler::Forbid(int64_t position) {
 void Sampler::Adjust(int64_t position) {
   for (const auto& [id, bias] : params_.logit_bias) scores_[id] += std::clamp(bias, -kMaxBias, kMaxBias);
   if (penalties_) {
-    const auto repetition = static_cast<float>(params_.repetition_penalty);
+    const auto repetition =
+        static_cast<float>(std::clamp<double>(params_.repetition_penalty, std::numeric_limits<float>::min(), kLargest));
     const auto frequency = static_cast<float>(params_.frequency_penalty);
     const auto presence = static_cast<float>(params_.presence_penalty);
     for (const int32_t id : seen_) {
       float& score = scores_[id];
-      score = score > 0 ? std::min(score / repetition, std::numeric_limits<float>::max()) : score * repetition;
+      if (score == -kInfinity) continue;
+      score = score > 0 ? std::min(score / repetition, kLargest) : std::max(score * repetition, -kLargest);
       score -= frequency * static_cast<float>(counts_[id]);
       if (counts_[id] > 0) score -= presence;
     }
@@ -215,145 +299,261 @@ void Sampler::Adjust(int64_t position) {
   Forbid(position);
 }
 
-// -1 if all scores are -infinity.
-int32_t Sampler::Greedy() const {
-  int32_t best = -1;
-  float best_score = -kInfinity;
-  for (size_t i = 0; i < scores_.size(); ++i) {
-    if (scores_[i] > best_score) {
-      best_score = scores_[i];
-      best = static_cast<int32_t>(i);
-    }
-  }
-  return best;
-}
-
-// A token whose score lies further below the best noisy score than the largest possible noise cannot win: its noise is
-// not computed. That leaves the result as it is and most of the vocabulary untouched.
-int32_t Sampler::DrawFromAll(int64_t position) const {
-  static const double kMaxGumbel = Gumbel(UINT32_MAX);
-  const int32_t top = Greedy();
-  int32_t best = top;
-  double best_score = scores_[top] + Gumbel(RandomBlock(params_.seed, position, top / 4)[top % 4]);
-  const size_t vocab = scores_.size();
-  for (size_t block = 0; 4 * block < vocab; ++block) {
-    const size_t begin = 4 * block, end = std::min(begin + 4, vocab);
-    const float highest = *std::max_element(&scores_[begin], scores_.data() + end);
-    if (highest == -kInfinity || highest + kMaxGumbel < best_score) continue;
-    const PhiloxBlock bits = RandomBlock(params_.seed, position, static_cast<uint32_t>(block));
-    for (size_t i = begin; i < end; ++i) {
-      if (scores_[i] == -kInfinity) continue;
-      const double score = scores_[i] + Gumbel(bits[i - begin]);
-      if (score > best_score || (score == best_score && static_cast<int32_t>(i) < best)) {
-        best_score = score;
-        best = static_cast<int32_t>(i);
-      }
-    }
-  }
-  return best;
-}
-
-int32_t Sampler::DrawFromCandidates(int64_t position) const {
-  int32_t best = -1;
-  double best_score = 0;
-  for (const Candidate& c : candidates_) {
-    const double score =
-        c.score + Gumbel(RandomBlock(params_.seed, position, static_cast<uint32_t>(c.id) / 4)[c.id % 4]);
-    if (best < 0 || score > best_score || (score == best_score && c.id < best)) {
-      best_score = score;
-      best = c.id;
-    }
-  }
-  return best;
+// Step 7, after which the largest score is 0.
+void Sampler::Scale(float highest) {
+  const auto inverse = static_cast<float>(1.0 / std::max(params_.temperature, kLowestTemperature));
+  for (float& score : scores_) score = (score - highest) * inverse;
 }
 
 // Steps 8 to 10. Scores are relative to the largest, which is 0.
 void Sampler::Filter() {
-  const auto lowest = static_cast<float>(std::log(params_.min_p));  // -infinity: off
-  candidates_.clear();
+  auto lowest = static_cast<float>(std::log(params_.min_p));  // -infinity: off
+  if (params_.top_k > 0 && params_.top_k < static_cast<int64_t>(scores_.size())) {
+    // Where fewer than k are above min_p's limit, the k-th lies below it and does nothing, as it should.
+    lowest = std::max(lowest, KthLargest(static_cast<size_t>(params_.top_k)));
+  }
+  Cut(lowest, INT32_MAX);
+  if (params_.top_p < 1) KeepTopP();
+}
+
+// Rules out what comes behind token `last` with score `lowest` in descending order, lower ids first among equals.
+void Sampler::Cut(float lowest, int32_t last) {
+  if (lowest == -kInfinity) return;
   for (size_t i = 0; i < scores_.size(); ++i) {
-    if (scores_[i] >= lowest && scores_[i] > -kInfinity) {
-      candidates_.push_back({scores_[i], static_cast<int32_t>(i)});
+    const auto id = static_cast<int32_t>(i);
+    const bool keep = (scores_[i] > lowest) | ((scores_[i] == lowest) & (id <= last));
+    const uint32_t bits = 0u - static_cast<uint32_t>(keep);
+    scores_[i] = std::bit_cast<float>((std::bit_cast<uint32_t>(scores_[i]) & bits) |
+                                      (std::bit_cast<uint32_t>(-kInfinity) & ~bits));
+  }
+}
+
+float Sampler::KthLargest(size_t k) {
+  const auto larger = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
+  candidates_.clear();
+  if (k > 1024) {
+    for (const float score : scores_) candidates_.push_back({score, 0});
+    const auto kth = candidates_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+    std::nth_element(candidates_.begin(), kth, candidates_.end(), larger);
+    return kth->score;
+  }
+  // A heap of the largest so far with the least on top, which few blocks of a long row reach.
+  float least = -kInfinity;
+  ForEachBlock(scores_, [&](const float* values, size_t) {
+    if (candidates_.size() == k && BlockMax(values) <= least) return;
+    for (size_t j = 0; j < kRowBlock; ++j) {
+      if (candidates_.size() < k) {
+        candidates_.push_back({values[j], 0});
+        if (candidates_.size() == k) std::make_heap(candidates_.begin(), candidates_.end(), larger);
+      } else if (values[j] > candidates_.front().score) {
+        std::pop_heap(candidates_.begin(), candidates_.end(), larger);
+        candidates_.back().score = values[j];
+        std::push_heap(candidates_.begin(), candidates_.end(), larger);
+      }
+    }
+    if (candidates_.size() == k) least = candidates_.front().score;
+  });
+  return least;
+}
+
+// The set is found by halving: of the tokens in question the upper half either holds enough mass, then it has the end
+// of the set, or all of it belongs to the set. That sorts nothing, and tokens that are too far down are never in
+// question.
+void Sampler::KeepTopP() {
+  const double wanted = params_.top_p * RowMass(scores_, 0);
+  float lowest = -2;
+  while (lowest > -64 && RowMass(scores_, 0, lowest) < wanted) lowest *= 2;
+  if (lowest <= -64) lowest = -kLargest;
+  candidates_.clear();
+  ForEachBlock(scores_, [&](const float* values, size_t begin) {
+    if (BlockMax(values) < lowest) return;
+    for (size_t j = 0; j < kRowBlock; ++j) {
+      if (values[j] >= lowest) candidates_.push_back({values[j], static_cast<int32_t>(begin + j)});
+    }
+  });
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.score > b.score || (a.score == b.score && a.id < b.id);
+  };
+  auto begin = candidates_.begin(), end = candidates_.end();
+  double mass = 0;  // of what stands before begin
+  while (end - begin > 32) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, before);
+    double upper = mass;
+    for (auto c = begin; c != middle; ++c) upper += ExpOfNegative(c->score);
+    if (upper >= wanted) {
+      end = middle;
+    } else {
+      begin = middle;
+      mass = upper;
     }
   }
-  KeepTopK();
-  KeepTopP();
+  std::sort(begin, end, before);
+  auto last = begin;
+  for (mass += ExpOfNegative(last->score); mass < wanted && last + 1 != end; mass += ExpOfNegative(last->score)) ++last;
+  Cut(last->score, last->id);
 }
 
-void Sampler::KeepTopK() {
-  if (params_.top_k <= 0 || static_cast<size_t>(params_.top_k) >= candidates_.size()) return;
-  const auto kth = candidates_.begin() + (params_.top_k - 1);
-  std::nth_element(candidates_.begin(), kth, candidates_.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
-  const float lowest = kth->score;
-  const auto end = std::partition(kth + 1, candidates_.end(), [&](const Candidate& c) { return c.score == lowest; });
-  candidates_.erase(end, candidates_.end());
-}
-
-// Takes tokens off a heap until their mass is enough: cheap when few tokens hold it.
-void Sampler::KeepTopP() {
-  if (params_.top_p >= 1) return;
-  double total = 0;
-  for (const Candidate& c : candidates_) total += std::exp(static_cast<double>(c.score));
-  const auto lower = [](const Candidate& a, const Candidate& b) {
-    return a.score < b.score || (a.score == b.score && a.id > b.id);
-  };
-  std::make_heap(candidates_.begin(), candidates_.end(), lower);
-  auto heap_end = candidates_.end();
-  const double wanted = params_.top_p * total;
-  for (double mass = 0; heap_end != candidates_.begin() && mass < wanted;) {
-    std::pop_heap(candidates_.begin(), heap_end, lower);
-    --heap_end;
-    mass += std::exp(static_cast<double>(heap_end->score));
-  }
-  candidates_.erase(candidates_.begin(), heap_end);
-}
-
-void Sampler::ReportLogprobs(std::span<const float> logits, SampledToken* token) {
-  const float highest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float v : logits) sum += std::exp(static_cast<double>(v) - highest);
-  const double log_sum = highest + std::log(sum);
-  token->logprob = static_cast<float>(logits[token->id] - log_sum);
-
-  const auto wanted = std::min(static_cast<size_t>(params_.logprobs), logits.size());
+// -infinity stays what it is in a row that has nothing else.
+void Sampler::Summarise(std::span<const float> row, float highest, int wanted) {
+  log_sum_ = highest == -kInfinity ? 0 : highest + std::log(RowMass(row, highest));
   top_.clear();
-  for (size_t i = 0; wanted > 0 && i < logits.size(); ++i) {
-    if (top_.size() == wanted && !(logits[i] > top_.back().logprob)) continue;
-    const auto place = std::find_if(top_.begin(), top_.end(), [&](const auto& t) { return logits[i] > t.logprob; });
-    top_.insert(place, {static_cast<int32_t>(i), logits[i]});
-    if (top_.size() > wanted) top_.pop_back();
-  }
-  for (TokenLogprob& entry : top_) entry.logprob = static_cast<float>(entry.logprob - log_sum);
-  token->top = top_;
+  const auto size = std::min(static_cast<size_t>(wanted), row.size());
+  if (size == 0) return;
+  ForEachBlock(row, [&](const float* values, size_t begin) {
+    if (top_.size() == size && !(BlockMax(values) > top_.back().logprob)) return;
+    const size_t count = std::min(kRowBlock, row.size() - begin);
+    for (size_t j = 0; j < count; ++j) {
+      const float logit = values[j];
+      if (top_.size() == size && !(logit > top_.back().logprob)) continue;
+      const auto place = std::find_if(top_.begin(), top_.end(), [&](const auto& t) { return logit > t.logprob; });
+      top_.insert(place, {static_cast<int32_t>(begin + j), logit});
+      if (top_.size() > size) top_.pop_back();
+    }
+  });
+  for (TokenLogprob& entry : top_) entry.logprob = static_cast<float>(entry.logprob - log_sum_);
 }
 
-absl::StatusOr<SampledToken> Sampler::Next(std::span<const float> logits, int64_t position) {
+SampledToken Sampler::Report(std::span<const float> row, int32_t id, int wanted) const {
+  SampledToken token;
+  token.id = id;
+  if (wanted < 0) return token;
+  const float logit = row[id];
+  token.logprob = static_cast<float>(logit - log_sum_);
+  token.rank = 1;
+  for (const float other : row) token.rank += static_cast<int32_t>(other > logit);
+  token.top = top_;
+  return token;
+}
+
+// Whose fault it is that no token is left.
+absl::Status Sampler::NothingLeft(std::span<const float> logits, int64_t position, const RowOptions& options) {
+  if (!options.mask.empty()) {
+    std::copy(logits.begin(), logits.end(), scores_.begin());
+    Adjust(position);
+    if (RowMax(scores_) > -kInfinity) {
+      return absl::InternalError(
+          fmt::format("no token is possible at position {}: the grammar rules out all that could be", position));
+    }
+  }
+  const std::string text =
+      fmt::format("no token is possible at position {}: all of them are ruled out or have logit -inf", position);
+  const bool asked_for = !allowed_.empty() || !params_.bad_words.empty() || position < first_free_;
+  return asked_for ? absl::InvalidArgumentError(text) : absl::InternalError(text);
+}
+
+absl::StatusOr<Sampler::Row> Sampler::Process(std::span<const float> logits, int64_t position,
+                                              const RowOptions& options) {
   HADAL_CHECK(logits.size() == scores_.size());
-  if (!AllBelowInfinity(logits)) return BadLogit(logits, position);
+  HADAL_CHECK(options.mask.empty() || options.mask.size() == MaskWords(logits.size()));
+  if (!AllBelowInfinity(logits)) {
+    return absl::InternalError(
+        fmt::format("the logits for position {} are not finite: {}", position, NotFinite(logits)));
+  }
+  Row row;
+  row.raw = !params_.logprobs_processed || options.forced >= 0;
+  if (params_.logprobs >= 0 && row.raw) Summarise(logits, RowMax(logits), params_.logprobs);
+  if (options.forced >= 0) {
+    if (static_cast<size_t>(options.forced) >= logits.size()) {
+      return absl::InternalError(fmt::format("token {} is forced at position {}: expected ids from 0 to {}",
+                                             options.forced, position, logits.size() - 1));
+    }
+    row.token = options.forced;
+    row.decided = true;
+    return row;
+  }
   std::copy(logits.begin(), logits.end(), scores_.begin());
   Adjust(position);
-  SampledToken token;
-  token.id = Greedy();
-  if (token.id < 0) {
-    const std::string text =
-        fmt::format("no token is possible at position {}: all of them are ruled out or have logit -inf", position);
-    const bool asked_for = !is_allowed_.empty() || !params_.bad_words.empty() || position < first_free_;
-    return asked_for ? absl::InvalidArgumentError(text) : absl::InternalError(text);
+  ApplyMask(options.mask, scores_);
+  const float highest = RowMax(scores_);
+  if (highest == -kInfinity) return NothingLeft(logits, position, options);
+  row.token = FirstWith(scores_, highest);
+  row.decided = params_.greedy();
+  if (!row.decided) {
+    Scale(highest);
+    Filter();
   }
-  if (!params_.greedy()) {
-    const float highest = scores_[token.id];
-    const auto inverse = static_cast<float>(1.0 / std::max(params_.temperature, kLowestTemperature));
-    for (float& score : scores_) score = (score - highest) * inverse;
-    if (candidates_.capacity() > 0) {
-      Filter();
-      token.id = DrawFromCandidates(position);
+  if (params_.logprobs >= 0 && !row.raw) Summarise(scores_, row.decided ? highest : 0, params_.logprobs);
+  return row;
+}
+
+int32_t Sampler::Draw(int64_t position, uint32_t stream, int32_t likeliest) const {
+  const Noise noise{params_.seed, position, stream};
+  return GumbelMax(scores_, noise, likeliest, [&](size_t token) { return static_cast<double>(scores_[token]); });
+}
+
+absl::StatusOr<SampledToken> Sampler::Next(std::span<const float> logits, int64_t position, const RowOptions& options) {
+  HADAL_ASSIGN_OR_RETURN(const Row row, Process(logits, position, options));
+  const int32_t id = row.decided ? row.token : Draw(position, kTargetStream, row.token);
+  return Report(row.raw ? logits : scores_, id, params_.logprobs);
+}
+
+int32_t Sampler::DrawDraft(std::span<const float> logits, int64_t position, std::span<float> scaled) {
+  HADAL_CHECK(logits.size() == scores_.size());
+  HADAL_CHECK(scaled.empty() || scaled.size() == scores_.size());
+  if (!AllBelowInfinity(logits)) return -1;
+  std::copy(logits.begin(), logits.end(), scores_.begin());
+  for (const int32_t id : banned_) scores_[id] = -kInfinity;
+  const float highest = RowMax(scores_);
+  if (highest == -kInfinity) return -1;
+  const int32_t likeliest = FirstWith(scores_, highest);
+  if (scaled.empty() || params_.greedy()) return likeliest;
+  Scale(highest);
+  std::copy(scores_.begin(), scores_.end(), scaled.begin());
+  return Draw(position, kDraftStream, likeliest);
+}
+
+// A sample of max(p - q, 0) for the target p in scores_ and the draft's q; q is all at `draft` if draft_row is empty.
+// Of p itself if there is nothing of that, as when p and q are equal up to rounding.
+int32_t Sampler::DrawResidual(int64_t position, int32_t likeliest, double log_mass, int32_t draft,
+                              std::span<const float> draft_row, double draft_log_mass) const {
+  const auto log_weight = [&](size_t token) -> double {
+    if (draft_row.empty()) return static_cast<int32_t>(token) == draft ? -kInfinity : scores_[token];
+    // log(p - q) = log(p) + log(1 - q/p), of which the constant log_mass is left out.
+    const double ratio = (draft_row[token] - draft_log_mass) - (scores_[token] - log_mass);
+    return ratio < 0 ? scores_[token] + std::log1p(-std::exp(ratio)) : -kInfinity;
+  };
+  const int32_t token = GumbelMax(scores_, {params_.seed, position, kResidualStream}, likeliest, log_weight);
+  return token >= 0 ? token : Draw(position, kResidualStream, likeliest);
+}
+
+absl::StatusOr<VerifiedToken> Sampler::Verify(std::span<const float> logits, int64_t position, int32_t draft,
+                                              std::span<const float> draft_row, const RowOptions& options) {
+  HADAL_CHECK(draft_row.empty() || draft_row.size() == scores_.size());
+  HADAL_ASSIGN_OR_RETURN(const Row row, Process(logits, position, options));
+  VerifiedToken result;
+  int32_t id = row.token;
+  if (row.decided) {
+    result.accepted = id == draft;
+  } else {
+    const float draft_highest = draft_row.empty() ? 0 : RowMax(draft_row);
+    const bool is_draft = draft >= 0 && static_cast<size_t>(draft) < scores_.size() && AllBelowInfinity(draft_row) &&
+                          draft_highest > -kInfinity;
+    if (!is_draft) {
+      id = Draw(position, kResidualStream, row.token);
     } else {
-      token.id = DrawFromAll(position);
+      // p is that of scores_, q that of draft_row or all at the draft.
+      const double log_mass = std::log(RowMass(scores_, 0));
+      const double draft_log_mass = draft_row.empty() ? 0 : draft_highest + std::log(RowMass(draft_row, draft_highest));
+      const double log_p = scores_[draft] - log_mass;
+      const double log_q = draft_row.empty() ? 0 : draft_row[draft] - draft_log_mass;
+      const double log_u = std::log(Uniform(Noise{params_.seed, position, kAcceptStream}.Bits(0)));
+      result.accepted = log_q > -kInfinity && log_p >= log_u + log_q;
+      id = result.accepted ? draft : DrawResidual(position, row.token, log_mass, draft, draft_row, draft_log_mass);
     }
   }
-  if (params_.logprobs >= 0) ReportLogprobs(logits, &token);
-  return token;
+  result.token = Report(row.raw ? logits : scores_, id, params_.logprobs);
+  return result;
+}
+
+absl::StatusOr<SampledToken> Sampler::ReportPrompt(std::span<const float> logits, int32_t token) {
+  HADAL_CHECK(logits.size() == scores_.size() && params_.prompt_logprobs >= 0);
+  HADAL_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
+  if (!AllBelowInfinity(logits)) {
+    return absl::InternalError(fmt::format("the logits of a row of the prompt are not finite: {}", NotFinite(logits)));
+  }
+  Summarise(logits, RowMax(logits), params_.prompt_logprobs);
+  return Report(logits, token, params_.prompt_logprobs);
 }
 
 }  // namespace hadal::runtime
