@@ -14,5 +14,14 @@ TEST(Philox, KnownAnswers) {
             (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+TEST(Philox, BlocksAreThoseOfTheirCounters) {
+  std::array<std::array<uint32_t, 4>, 4> words;
+  PhiloxBlocks<4>(77, {1, 2, 3, UINT32_MAX - 1}, &words);  // the last word wraps around
+  for (uint32_t i = 0; i < 4; ++i) {
+    const PhiloxBlock block = Philox4x32(77, {1, 2, 3, UINT32_MAX - 1 + i});
+    for (size_t word = 0; word < 4; ++word) EXPECT_EQ(words[word][i], block[word]);
+  }
+}
+
 }  // namespace
 }  // namespace hadal::runtime

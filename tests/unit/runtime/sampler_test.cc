@@ -3,12 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "base/status.h"
+#include "unit/runtime/distribution.h"
 
 namespace hadal::runtime {
 namespace {
@@ -112,46 +113,20 @@ TEST(Sampler, BadIdsAndWordsAreNamed) {
   EXPECT_THAT(error([](auto& p) { p.bad_words.assign(2, std::vector<int32_t>(600, 1)); }), HasSubstr("1024 tokens"));
 }
 
-std::map<int32_t, int> Histogram(SamplingParams params, const std::vector<float>& logits, int draws) {
+std::vector<int> Histogram(SamplingParams params, const std::vector<float>& logits, int draws) {
   Sampler sampler = Make(static_cast<int64_t>(logits.size()), std::move(params));
-  std::map<int32_t, int> counts;
+  std::vector<int> counts(logits.size());
   for (int position = 0; position < draws; ++position) ++counts[Token(&sampler, logits, position)];
   return counts;
 }
 
 std::set<int32_t> Support(SamplingParams params, const std::vector<float>& logits, int draws = 3000) {
+  const std::vector<int> counts = Histogram(std::move(params), logits, draws);
   std::set<int32_t> ids;
-  for (const auto& [id, count] : Histogram(std::move(params), logits, draws)) ids.insert(id);
-  return ids;
-}
-
-std::vector<double> Softmax(const std::vector<float>& logits, double temperature) {
-  std::vector<double> p;
-  double sum = 0;
-  for (const float l : logits) sum += p.emplace_back(std::exp(l / temperature));
-  for (double& v : p) v /= sum;
-  return p;
-}
-
-// Pearson's statistic against a bound of five standard deviations above its mean, which a right sampler passes
-// 999,999 times of a million (the seeds are fixed, so a run that passes keeps passing).
-void ExpectDistribution(const std::map<int32_t, int>& counts, const std::vector<double>& p, int draws) {
-  double chi_square = 0;
-  int cells = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    const auto it = counts.find(static_cast<int32_t>(i));
-    const double observed = it == counts.end() ? 0 : it->second;
-    if (p[i] == 0) {
-      EXPECT_EQ(observed, 0) << "token " << i;
-      continue;
-    }
-    const double expected = p[i] * draws;
-    ASSERT_GE(expected, 5) << "the test needs more draws";
-    chi_square += (observed - expected) * (observed - expected) / expected;
-    ++cells;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) ids.insert(static_cast<int32_t>(i));
   }
-  const double freedom = cells - 1;
-  EXPECT_LT(chi_square, freedom + 5 * std::sqrt(2 * freedom) + 5);
+  return ids;
 }
 
 TEST(Sampler, GreedyTakesTheLargestAndTheLowestIdAmongEquals) {
@@ -166,40 +141,17 @@ TEST(Sampler, TemperatureBelowTheThresholdIsGreedy) {
   for (int position = 0; position < 100; ++position) EXPECT_EQ(Token(&sampler, {1.0f, 1.0f, 0.9f}, position), 0);
 }
 
-TEST(Sampler, DistributionIsSoftmax) {
-  const std::vector<float> logits = {1, 0, -1, 2, 0.5f, -2, 1.5f, 0};
-  for (const double temperature : {0.5, 1.0, 2.0}) {
-    for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{0xFFFFFFFFFFFFFFFF}}) {
-      SCOPED_TRACE(fmt::format("temperature {} seed {}", temperature, seed));
-      constexpr int kDraws = 100000;
-      ExpectDistribution(Histogram({.temperature = temperature, .seed = seed}, logits, kDraws),
-                         Softmax(logits, temperature), kDraws);
-    }
-  }
-}
-
-TEST(Sampler, DistributionOverSeedsAtOnePosition) {
-  const std::vector<float> logits = {1, 0, -1, 2};
-  std::map<int32_t, int> counts;
-  constexpr int kDraws = 20000;
-  for (int seed = 0; seed < kDraws; ++seed) {
-    Sampler sampler = Make(4, {.seed = static_cast<uint64_t>(seed)});
-    ++counts[Token(&sampler, logits, 17)];
-  }
-  ExpectDistribution(counts, Softmax(logits, 1), kDraws);
-}
-
 TEST(Sampler, DistributionWithFilters) {
   const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f), std::log(0.1f)};
   constexpr int kDraws = 100000;
   // The smallest set with mass >= 0.6 is {0, 1}.
-  ExpectDistribution(Histogram({.top_p = 0.6}, logits, kDraws), {4. / 7, 3. / 7, 0, 0}, kDraws);
-  ExpectDistribution(Histogram({.top_k = 3}, logits, kDraws), {4. / 9, 3. / 9, 2. / 9, 0}, kDraws);
+  ExpectDistribution(Histogram({.top_p = 0.6}, logits, kDraws), {4. / 7, 3. / 7, 0, 0});
+  ExpectDistribution(Histogram({.top_k = 3}, logits, kDraws), {4. / 9, 3. / 9, 2. / 9, 0});
   // 0.2 >= 0.45 * 0.4, 0.1 is not.
-  ExpectDistribution(Histogram({.min_p = 0.45}, logits, kDraws), {4. / 9, 3. / 9, 2. / 9, 0}, kDraws);
+  ExpectDistribution(Histogram({.min_p = 0.45}, logits, kDraws), {4. / 9, 3. / 9, 2. / 9, 0});
   // top_p works on what top_k leaves: of {4/9, 3/9, 2/9} the first two hold 7/9.
-  ExpectDistribution(Histogram({.top_p = 0.75, .top_k = 3}, logits, kDraws), {4. / 7, 3. / 7, 0, 0}, kDraws);
-  ExpectDistribution(Histogram({.temperature = 0.5, .top_k = 2}, logits, kDraws), {16. / 25, 9. / 25, 0, 0}, kDraws);
+  ExpectDistribution(Histogram({.top_p = 0.75, .top_k = 3}, logits, kDraws), {4. / 7, 3. / 7, 0, 0});
+  ExpectDistribution(Histogram({.temperature = 0.5, .top_k = 2}, logits, kDraws), {16. / 25, 9. / 25, 0, 0});
 }
 
 TEST(Sampler, TopKEdges) {
@@ -269,18 +221,6 @@ TEST(Sampler, PositionsBeyond32BitsDiffer) {
   EXPECT_NE(Token(&sampler, logits, 5), Token(&sampler, logits, 5 + (int64_t{1} << 32)));
 }
 
-// Leaving out tokens that cannot win must not show: the filtered path computes all noise, and with filters that keep
-// everything it has to draw the same tokens.
-TEST(Sampler, ShortcutDrawsTheSameTokens) {
-  std::vector<float> logits(4099);
-  for (size_t i = 0; i < logits.size(); ++i) logits[i] = 12 * std::sin(static_cast<float>(i * i % 977));
-  Sampler shortcut = Make(4099, {.seed = 7}), complete = Make(4099, {.top_k = 4098, .seed = 7});
-  // top_k of all but one drops the lowest logit only, which is never drawn here.
-  for (int position = 0; position < 500; ++position) {
-    EXPECT_EQ(Token(&shortcut, logits, position), Token(&complete, logits, position)) << position;
-  }
-}
-
 TEST(Sampler, NaNIsAnErrorAndNeverAToken) {
   for (const double temperature : {0.0, 1.0}) {
     Sampler sampler = Make(4, {.temperature = temperature});
@@ -313,9 +253,11 @@ TEST(Sampler, LogitBias) {
   EXPECT_EQ(Token(&sampler, {0, 50, 4}), 0);
   // -1000 counts as -100.
   EXPECT_EQ(Token(&sampler, {0, 106, 4}), 1);
-  // Every token at -100: still a distribution.
-  Sampler all = Make(2, {.logit_bias = {{0, -100.0f}, {1, -100.0f}}});
-  EXPECT_THAT(Token(&all, {0, 0}), testing::AnyOf(0, 1));
+  // Every token at -100: still the distribution that it was.
+  SamplingParams params;
+  for (int32_t id = 0; id < 4; ++id) params.logit_bias.emplace_back(id, -100.0f);
+  const std::vector<float> logits = {0, 1, 2, 1};
+  EXPECT_EQ(Histogram(params, logits, 1000), Histogram({}, logits, 1000));
 }
 
 TEST(Sampler, RepetitionPenaltyCountsPromptAndOutput) {
@@ -362,6 +304,173 @@ TEST(Sampler, LogprobsAreOfTheRawRow) {
   EXPECT_NEAR(zero.Next(logits, 0)->logprob, 2 - log_sum, 1e-6);
 }
 
+TEST(Sampler, LogprobsOfTheProcessedRow) {
+  const std::vector<float> logits = {2, 1, 0, 1, -kInf, 4};
+  SamplingParams params{.temperature = 0.5, .top_k = 3, .logit_bias = {{5, -100.0f}}, .logprobs = 4};
+  params.logprobs_processed = true;
+  params.seed = 5;
+  const std::vector<double> p = ExactDistribution(logits, params);  // of tokens 0, 1 and 3
+  Sampler sampler = Make(6, params);
+  std::set<int32_t> drawn;
+  for (int position = 0; position < 100; ++position) {
+    const absl::StatusOr<SampledToken> token = sampler.Next(logits, position);
+    ASSERT_TRUE(token.ok());
+    drawn.insert(token->id);
+    EXPECT_NEAR(token->logprob, std::log(p[token->id]), 1e-6);
+    EXPECT_EQ(token->rank, token->id == 0 ? 1 : 2);
+    ASSERT_EQ(token->top.size(), 4u);
+    EXPECT_EQ(token->top[0].id, 0);
+    EXPECT_EQ(token->top[2].id, 3);
+    EXPECT_NEAR(token->top[2].logprob, std::log(p[3]), 1e-6);
+    EXPECT_EQ(token->top[3].logprob, -kInf);
+  }
+  EXPECT_EQ(drawn, (std::set<int32_t>{0, 1, 3}));
+  // Greedily no temperature; what is ruled out does not count.
+  params.temperature = 0;
+  Sampler greedy = Make(6, params);
+  EXPECT_NEAR(greedy.Next(logits, 0)->logprob, 2 - std::log(std::exp(2) + 2 * std::exp(1) + 1), 1e-6);
+  const std::vector<uint32_t> mask = {0b1010};
+  EXPECT_NEAR(greedy.Next(logits, 0, {.mask = mask})->logprob, -std::log(2), 1e-6);
+}
+
+TEST(Sampler, MaskRulesOutWhatAGrammarDoes) {
+  // More than one word, the last not full.
+  std::vector<float> logits(70);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i) / 10;
+  for (const std::vector<int32_t>& ids :
+       {std::vector<int32_t>{0}, {31, 32}, {5, 63, 64}, {69}, {1, 2, 3, 40, 41, 65, 69}}) {
+    std::vector<uint32_t> mask(3);
+    for (const int32_t id : ids) mask[id / 32] |= 1u << id % 32;
+    for (const SamplingParams& params :
+         {SamplingParams{.temperature = 0}, {.temperature = 2}, {.top_p = 0.99}, {.top_k = 3}}) {
+      Sampler sampler = Make(70, params);
+      for (int position = 0; position < 50; ++position) {
+        const absl::StatusOr<SampledToken> token = sampler.Next(logits, position, {.mask = mask});
+        ASSERT_TRUE(token.ok()) << token.status();
+        EXPECT_THAT(ids, testing::Contains(token->id));
+        if (params.greedy()) {
+          EXPECT_EQ(token->id, ids.back());
+        }
+      }
+    }
+  }
+  // Words of ones, and no mask, change nothing.
+  Sampler sampler = Make(70, {});
+  const std::vector<uint32_t> all(3, UINT32_MAX);
+  for (int position = 0; position < 50; ++position) {
+    EXPECT_EQ(sampler.Next(logits, position, {.mask = all})->id, sampler.Next(logits, position)->id);
+  }
+}
+
+TEST(Sampler, MaskThatLeavesNothingIsAnInternalError) {
+  const std::vector<float> logits = {1, 2, 3, -kInf};
+  const std::vector<uint32_t> none = {0}, impossible = {0b1000}, second = {0b0010};
+  for (const double temperature : {0.0, 1.0}) {
+    Sampler sampler = Make(4, {.temperature = temperature});
+    for (const std::vector<uint32_t>* mask : {&none, &impossible}) {
+      const absl::Status status = sampler.Next(logits, 12, {.mask = *mask}).status();
+      EXPECT_TRUE(absl::IsInternal(status)) << status;
+      EXPECT_THAT(std::string(Message(status)), HasSubstr("position 12: the grammar"));
+    }
+    // The mask wins over what the request allows, and what is left of both is nothing.
+    Sampler allowed = Make(4, {.temperature = temperature, .allowed_token_ids = {0, 2}});
+    EXPECT_TRUE(absl::IsInternal(allowed.Next(logits, 12, {.mask = second}).status()));
+    EXPECT_TRUE(absl::IsInternal(allowed.Verify(logits, 12, 1, {}, {.mask = second}).status()));
+    // Here nothing was left before the mask.
+    Sampler stuck = Make(4, {.temperature = temperature, .allowed_token_ids = {3}});
+    EXPECT_TRUE(absl::IsInvalidArgument(stuck.Next(logits, 12, {.mask = second}).status()));
+    // The samplers are as good as before.
+    EXPECT_EQ(sampler.Next(logits, 12, {.mask = second})->id, 1);
+    EXPECT_THAT(Token(&allowed, logits), testing::AnyOf(0, 2));
+  }
+}
+
+TEST(Sampler, ForcedTokenIsTheResult) {
+  const std::vector<float> logits = {2, 1, -kInf, 1};
+  const std::vector<uint32_t> mask = {0b0001};
+  const double log_sum = std::log(std::exp(2.0) + 2 * std::exp(1.0));
+  for (const double temperature : {0.0, 1.0}) {
+    for (const bool processed : {false, true}) {
+      Sampler sampler = Make(4,
+                             {.temperature = temperature,
+                              .allowed_token_ids = {0},
+                              .bad_words = {{3}},
+                              .logprobs = 1,
+                              .logprobs_processed = processed},
+                             {}, {3});
+      absl::StatusOr<SampledToken> token = sampler.Next(logits, 4, {.mask = mask, .forced = 3});
+      ASSERT_TRUE(token.ok()) << token.status();
+      EXPECT_EQ(token->id, 3);
+      EXPECT_NEAR(token->logprob, 1 - log_sum, 1e-6);
+      EXPECT_EQ(token->rank, 2);
+      EXPECT_EQ(token->top[0].id, 0);
+      EXPECT_EQ(sampler.Next(logits, 4, {.forced = 2})->logprob, -kInf);
+      EXPECT_EQ(sampler.Next(std::vector<float>(4, -kInf), 4, {.forced = 2})->logprob, -kInf);
+      EXPECT_TRUE(absl::IsInternal(sampler.Next(logits, 4, {.forced = 4}).status()));
+      // A row that is no row is an error all the same.
+      EXPECT_TRUE(absl::IsInternal(sampler.Next(std::vector<float>{0, kNaN, 0, 0}, 4, {.forced = 1}).status()));
+      EXPECT_EQ(Token(&sampler, logits), 0);
+    }
+  }
+}
+
+// Against a softmax in double. The sum's terms are rounded in the exponent, by 2^-24 of their distance d from the
+// largest logit, and in the exponential, by 2^-23. The error of its logarithm is at most the mean of those under p; the
+// mean of d is at most the entropy, and that ln(V). The result is then rounded to fp32 once.
+TEST(Sampler, PromptLogprobsAreThoseOfASoftmaxInDouble) {
+  constexpr size_t kVocab = 10'007;
+  for (const float spread : {0.01f, 1.0f, 10.0f}) {
+    std::vector<float> logits = LogitsBehind({}, kVocab, 9);
+    for (float& l : logits) l = spread * l + 3;
+    logits[77] = -kInf;
+    double sum = 0;
+    const float highest = *std::max_element(logits.begin(), logits.end());
+    for (const float l : logits) sum += std::exp(static_cast<double>(l) - highest);
+    std::vector<std::pair<float, int32_t>> order;
+    for (size_t i = 0; i < kVocab; ++i) order.emplace_back(-logits[i], static_cast<int32_t>(i));
+    std::sort(order.begin(), order.end());
+    const auto expect = [&](int32_t id, float logprob) {
+      const double exact = logits[id] - highest - std::log(sum);
+      const double tolerance = std::log(kVocab) * 0x1p-24 + 0x1p-23 + std::abs(exact) * 0x1p-24;
+      if (id == 77) {
+        EXPECT_EQ(logprob, -kInf);
+      } else {
+        EXPECT_NEAR(logprob, exact, tolerance) << id;
+      }
+    };
+    Sampler sampler = Make(kVocab, {.logprobs = -1, .prompt_logprobs = 20});
+    for (const size_t rank : {size_t{1}, size_t{2}, size_t{20}, size_t{21}, size_t{5000}, kVocab}) {
+      const int32_t id = order[rank - 1].second;
+      const absl::StatusOr<SampledToken> token = sampler.ReportPrompt(logits, id);
+      ASSERT_TRUE(token.ok());
+      EXPECT_EQ(token->id, id);
+      expect(id, token->logprob);
+      EXPECT_EQ(token->rank, 1 + std::count_if(logits.begin(), logits.end(), [&](float l) { return l > logits[id]; }));
+      ASSERT_EQ(token->top.size(), 20u);
+      for (size_t i = 0; i < 20; ++i) {
+        EXPECT_EQ(token->top[i].id, order[i].second);
+        expect(order[i].second, token->top[i].logprob);
+      }
+    }
+    logits[5] = kNaN;
+    EXPECT_TRUE(absl::IsInternal(sampler.ReportPrompt(logits, 0).status()));
+  }
+  // None of the likeliest, and a row without a token.
+  Sampler none = Make(3, {.prompt_logprobs = 0});
+  EXPECT_TRUE(none.ReportPrompt(std::vector<float>{0, 1, 0}, 0)->top.empty());
+  EXPECT_EQ(none.ReportPrompt(std::vector<float>(3, -kInf), 0)->logprob, -kInf);
+}
+
+TEST(Sampler, RepetitionPenaltyOfAnySizeLeavesNumbers) {
+  const std::vector<float> logits = {2, -2, 0, -kInf};
+  for (const double penalty : {1e-300, 1e-30, 1e30, 1e300}) {
+    Sampler sampler = Make(4, {.temperature = 0, .repetition_penalty = penalty}, {0, 1, 2, 3});
+    EXPECT_EQ(Token(&sampler, logits), 0) << penalty;
+    Sampler only = Make(4, {.repetition_penalty = penalty, .allowed_token_ids = {1}}, {0, 1, 2, 3});
+    EXPECT_EQ(Token(&only, logits), 1) << penalty;
+  }
+}
+
 TEST(Sampler, ParametersOutOfRangeAreNamed) {
   const std::vector<std::pair<SamplingParams, std::string>> cases = {
       {{.temperature = -0.1}, "temperature"},
@@ -374,12 +483,19 @@ TEST(Sampler, ParametersOutOfRangeAreNamed) {
       {{.min_p = 2}, "min_p"},
       {{.repetition_penalty = 0}, "repetition_penalty"},
       {{.repetition_penalty = std::nan("")}, "repetition_penalty"},
+      {{.repetition_penalty = INFINITY}, "repetition_penalty"},
       {{.presence_penalty = 99}, "presence_penalty"},
       {{.frequency_penalty = -3}, "frequency_penalty"},
       {{.logit_bias = {{10, 1.0f}}}, "logit_bias"},
       {{.logit_bias = {{-1, 1.0f}}}, "logit_bias"},
       {{.logit_bias = {{1, kNaN}}}, "logit_bias"},
       {{.logprobs = 21}, "logprobs"},
+      {{.logprobs = -2}, "logprobs"},
+      {{.prompt_logprobs = 21}, "prompt_logprobs"},
+      {{.prompt_logprobs = -2}, "prompt_logprobs"},
+      {{.n = 0}, "n: expected 1 to 128, found 0"},
+      {{.n = 129}, "n: expected 1 to 128, found 129"},
+      {{.thinking_token_budget = -2}, "thinking_token_budget"},
   };
   for (const auto& [params, name] : cases) {
     const absl::Status status = Sampler::Create(10, params, {}, {}).status();
