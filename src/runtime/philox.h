@@ -28,6 +28,7 @@ inline void PhiloxBlocks(uint64_t key, const PhiloxBlock& counter, std::array<st
   auto key0 = static_cast<uint32_t>(key);
   auto key1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 1
     for (size_t i = 0; i < N; ++i) {
       const uint64_t product0 = kMultiplier0 * c0[i];
       const uint64_t product1 = kMultiplier1 * c2[i];

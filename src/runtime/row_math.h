@@ -77,11 +77,13 @@ inline float RowMax(std::span<const float> row) {
 }
 
 // The sum of e^(value - shift) over the values from `lowest` up, none of which is above `shift`; finite `shift`. Each
-// term is within 2^-22 + 2^-24 |value - shift| relatively, the sum of them in double.
+// term is within 2^-23 + 2^-24 |value - shift| relatively, the sum of them in double. Blocks that are 87 below `shift`,
+// as those that are ruled out, count as nothing.
 inline double RowMass(std::span<const float> row, float shift, float lowest = -kInfinity) {
+  const float least = std::max(lowest, shift - 87);
   std::array<double, kRowBlock / 2> sum = {};
   ForEachBlock(row, [&](const float* values, size_t) {
-    if (lowest > -kInfinity && BlockMax(values) < lowest) return;
+    if (BlockMax(values) < least) return;
     std::array<float, kRowBlock> e;
     for (size_t j = 0; j < kRowBlock; ++j) e[j] = OrZero(values[j] >= lowest, ExpOfNegative(values[j] - shift));
     for (size_t j = 0; j < sum.size(); ++j) sum[j] += static_cast<double>(e[j]) + static_cast<double>(e[j + 8]);

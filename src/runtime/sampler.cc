@@ -104,9 +104,10 @@ int32_t FirstWith(std::span<const float> row, float score) {
 //
 // Few tokens can win, and only for those log_weight and the noise's two logarithms are computed. The noise
 // -log(-log(u)) is at most -log(1 - u); so with the best score b so far a token needs 1 - u <= e^(row[token] - b), and
-// no bits need be drawn for a block whose scores lie further below b than the largest possible noise. The bar takes b a
-// little lower than it is, by more than what fp32 can be wrong: 2^-24 |b| in b itself, below 23 * 2^-24 in the
-// difference (a larger one decides nothing), and 2^-22 in the exponential and 1 - u.
+// no bits need be drawn for a block whose scores lie further below b than the largest possible noise. One exponential,
+// that of its largest score, serves a block. The bar takes b a little lower than it is, by more than what fp32 can be
+// wrong: 2^-24 |b| in b itself, below 23 * 2^-24 in the difference (a larger one decides nothing), and 2^-22 in the
+// exponential and 1 - u.
 template <typename LogWeight>
 int32_t GumbelMax(std::span<const float> row, const Noise& noise, int32_t first, LogWeight log_weight) {
   static const auto kMaxGumbel = static_cast<float>(Gumbel(UINT32_MAX));
@@ -129,19 +130,18 @@ int32_t GumbelMax(std::span<const float> row, const Noise& noise, int32_t first,
     if (highest == -kInfinity || highest < bar - kMaxGumbel) return;
     std::array<std::array<uint32_t, 4>, 4> words;
     PhiloxBlocks<4>(noise.seed, noise.Counter(begin), &words);
-    std::array<uint32_t, kRowBlock> bits;
-    for (size_t j = 0; j < kRowBlock; ++j) bits[j] = words[j % 4][j / 4];
+    // Bits for which 1 - u, which is (2^32 - 1 - bits + 1/2) / 2^32, is small enough.
+    const float limit = highest < bar ? 0x1p32f * ExpOfNegative(highest - bar) : 0x1p32f;
+    const uint32_t least = limit < 0x1p32f ? ~static_cast<uint32_t>(limit) : 0;
     uint32_t any = 0;
-    for (size_t j = 0; j < kRowBlock; ++j) {
-      const auto distance = std::bit_cast<int32_t>(values[j] - bar);
-      const float limit = ExpOfNegative(std::bit_cast<float>(distance & distance >> 31));  // of 0 where positive
-      const float rest = static_cast<float>(static_cast<int32_t>(~bits[j] >> 1)) * 0x1p-31f;
-      any |= static_cast<uint32_t>(rest <= limit);
+    for (const auto& word : words) {
+      for (const uint32_t bits : word) any |= static_cast<uint32_t>(bits >= least);
     }
     if (any == 0) return;
     const size_t end = std::min(begin + kRowBlock, row.size());
     for (size_t token = begin; token < end; ++token) {
-      if (row[token] >= bar - kMaxGumbel) look(token, bits[token - begin]);
+      const uint32_t bits = words[token % 4][(token - begin) / 4];
+      if (bits >= least && row[token] >= bar - kMaxGumbel) look(token, bits);
     }
   });
   return best;
@@ -356,26 +356,49 @@ float Sampler::KthLargest(size_t k) {
   return least;
 }
 
-// The set is found by halving: of the tokens in question the upper half either holds enough mass, then it has the end
-// of the set, or all of it belongs to the set. That sorts nothing, and tokens that are too far down are never in
-// question.
+// Nothing but the neighbourhood of the set's end is sorted. Masses are summed by distance from the likeliest token in
+// steps of 1/4, which gives the step in which the set ends; of the tokens of that step the upper half either holds
+// enough mass, then it has the end, or all of it belongs to the set.
 void Sampler::KeepTopP() {
-  const double wanted = params_.top_p * RowMass(scores_, 0);
-  float lowest = -2;
-  while (lowest > -64 && RowMass(scores_, 0, lowest) < wanted) lowest *= 2;
-  if (lowest <= -64) lowest = -kLargest;
+  constexpr int32_t kSteps = 128;  // the last takes all that is further away: e^-31.75 of a likeliest token each
+  const auto step_of = [](float score) {
+    const auto distance = std::bit_cast<uint32_t>(-score) & INT32_MAX;
+    return static_cast<int32_t>(4 * std::bit_cast<float>(std::min(distance, std::bit_cast<uint32_t>(31.75f))));
+  };
+  // Alternately in one of two: additions to one number wait for each other.
+  std::array<std::array<double, kSteps>, 2> masses = {};
+  ForEachBlock(scores_, [&](const float* values, size_t) {
+    if (BlockMax(values) == -kInfinity) return;
+    std::array<float, kRowBlock> mass;
+    std::array<int32_t, kRowBlock> step;
+    for (size_t j = 0; j < kRowBlock; ++j) mass[j] = ExpOfNegative(values[j]);
+    for (size_t j = 0; j < kRowBlock; ++j) step[j] = step_of(values[j]);
+    for (size_t j = 0; j < kRowBlock; ++j) masses[j % 2][step[j]] += mass[j];
+  });
+  double total = 0;
+  for (int32_t i = 0; i < kSteps; ++i) total += masses[0][i] + masses[1][i];
+  const double wanted = params_.top_p * total;
+  int32_t last_step = 0;
+  double mass = 0;  // of what is certain to belong to the set
+  for (; last_step + 1 < kSteps; ++last_step) {
+    const double with = mass + (masses[0][last_step] + masses[1][last_step]);
+    if (with >= wanted) break;
+    mass = with;
+  }
   candidates_.clear();
+  const float lowest = last_step + 1 == kSteps ? -kLargest : -0.25f * static_cast<float>(last_step + 1);
   ForEachBlock(scores_, [&](const float* values, size_t begin) {
     if (BlockMax(values) < lowest) return;
     for (size_t j = 0; j < kRowBlock; ++j) {
-      if (values[j] >= lowest) candidates_.push_back({values[j], static_cast<int32_t>(begin + j)});
+      if (values[j] >= lowest && step_of(values[j]) == last_step) {
+        candidates_.push_back({values[j], static_cast<int32_t>(begin + j)});
+      }
     }
   });
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.score > b.score || (a.score == b.score && a.id < b.id);
   };
   auto begin = candidates_.begin(), end = candidates_.end();
-  double mass = 0;  // of what stands before begin
   while (end - begin > 32) {
     const auto middle = begin + (end - begin) / 2;
     std::nth_element(begin, middle, end, before);

@@ -144,6 +144,7 @@ struct Case {
   int32_t chosen = -2;                   // other than -2 with draft_logits: not drawn, for what should not happen
   History history = {};
   std::vector<uint32_t> mask = {};
+  int draws = kManyDraws;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
@@ -169,7 +170,7 @@ TEST_P(SpeculativeRejection, EmitsTheTargetsDistribution) {
   const std::vector<double> p = ExactDistribution(c.target, c.params, c.history, c.mask);
   std::vector<int> counts(vocab), accepted(2);
   std::vector<float> row(c.draft_logits.empty() ? 0 : vocab);
-  for (int position = 0; position < kManyDraws; ++position) {
+  for (int position = 0; position < c.draws; ++position) {
     int32_t draft = c.chosen;
     if (!row.empty()) {
       const int32_t drawn = sampler.DrawDraft(c.draft_logits, position, row);
@@ -216,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Case{"soft", kRow16, {.seed = 11}, Moved(kRow16, 1)},
         Case{"soft_far", kRow16, {.seed = 12}, LogitsBehind({5}, 16, kDraftModel)},
-        Case{"soft_40", kRow40, {.temperature = 2, .seed = 13}, Moved(kRow40, 2)},
+        Case{"soft_hot", kRow40, {.temperature = 2, .seed = 13}, Moved(kRow40, 2), -2, {}, {}, kManyDraws / 5},
         Case{"soft_equal", kRow16, {.temperature = 0.8, .seed = 14}, kRow16},
         Case{"soft_zero_where_p_is_not", kRow16, {.seed = 15}, Without(kRow16, {0, 3, 4, 5, 11})},
         Case{"soft_nothing_in_common",
@@ -224,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
              {.seed = 16},
              Without(kRow16, {8, 9, 10, 11, 12, 13, 14, 15})},
         Case{"soft_target_filtered", kRow40, kFilters, Moved(kRow40, 1)},
-        Case{"soft_target_filtered_equal", kRow40, kFilters, kRow40},
+        Case{"soft_target_filtered_equal", kRow40, kFilters, kRow40, -2, {}, {}, kManyDraws / 5},
         Case{"soft_penalties_mask", kRow40, kPenalties, Moved(kRow40, 0.5f), -2, kHistory, {0xFF5FFFFF, 0xF7}},
         Case{"one_hot_likely",
              kRow16,
@@ -235,12 +236,16 @@ INSTANTIATE_TEST_SUITE_P(
              kRow16,
              {.seed = 18},
              {},
-             static_cast<int32_t>(std::min_element(kRow16.begin(), kRow16.end()) - kRow16.begin())},
-        Case{"one_hot_impossible", Without(kRow16, {6}), {.seed = 19}, {}, 6},
+             static_cast<int32_t>(std::min_element(kRow16.begin(), kRow16.end()) - kRow16.begin()),
+             {},
+             {},
+             kManyDraws / 5},
+        Case{"one_hot_impossible", Without(kRow16, {6}), {.seed = 19}, {}, 6, {}, {}, kManyDraws / 5},
         Case{"one_hot_penalties_mask", kRow40, kPenalties, {}, 4, kHistory, {0xFF5FFFFF, 0xF7}},
-        Case{"none", kRow16, {.seed = 20}, {}, -1}, Case{"beyond_vocabulary", kRow16, {.seed = 23}, {}, 16},
+        Case{"none", kRow16, {.seed = 20}, {}, -1, {}, {}, kManyDraws / 5},
+        Case{"beyond_vocabulary", kRow16, {.seed = 23}, {}, 16, {}, {}, kManyDraws / 5},
         // Rejected as q has nothing there; then p - q has no mass, and the token is one of p.
-        Case{"no_residual", Without(kRow16, {6}), {.seed = 24}, Without(kRow16, {6}), 6}),
+        Case{"no_residual", Without(kRow16, {6}), {.seed = 24}, Without(kRow16, {6}), 6, {}, {}, kManyDraws / 5}),
     [](const auto& param_info) { return param_info.param.name; });
 
 // --- Rejection: a sequence ---
