@@ -128,10 +128,11 @@ TEST(SamplerStreams, TargetDraftAcceptAndResidualAreIndependent) {
 TEST(SamplerStreams, ChildSeedsAreUnrelated) {
   const std::vector<float> logits = {1, 0, -1, 1.5f};
   constexpr uint64_t kSeed = 0xFFFFFFFFFFFFFFFF - 1000;  // runs over the end
+  constexpr int kSeeds = 100'000;
   std::vector<int> counts(4);
   std::vector<std::vector<int>> pairs(4, std::vector<int>(4));
   int32_t last = -1;
-  for (int i = 0; i < kManyDraws / 10; ++i) {
+  for (int i = 0; i < kSeeds; ++i) {
     absl::StatusOr<Sampler> sampler = Sampler::Create(4, {.seed = ChildSeed(kSeed, i)}, {}, {});
     const int32_t id = sampler->Next(logits, 17)->id;
     ++counts[id];
