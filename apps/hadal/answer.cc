@@ -1,5 +1,7 @@
 #include "answer.h"
 
+#include <cmath>
+
 #include "base/status.h"
 #include "text/json_text.h"
 
@@ -70,6 +72,21 @@ Json CallsJson(const std::vector<text::ToolCall>& calls) {
   return out;
 }
 
+// JSON has no infinity: a token that cannot be has -9999 (spec serving-runtime 5.4).
+double FiniteLogprob(float logprob) { return std::isinf(logprob) ? -9999.0 : static_cast<double>(logprob); }
+
+Json LogprobsJson(const std::vector<runtime::TokenStep>& steps) {
+  Json out = Json::array();
+  for (const runtime::TokenStep& step : steps) {
+    Json top = Json::array();
+    for (const runtime::TokenLogprob& likely : step.top) {
+      top.push_back({{"token_id", likely.id}, {"logprob", FiniteLogprob(likely.logprob)}});
+    }
+    out.push_back({{"token_id", step.id}, {"logprob", FiniteLogprob(step.logprob)}, {"top", std::move(top)}});
+  }
+  return out;
+}
+
 }  // namespace
 
 absl::StatusOr<runtime::GenerateResult> Answer(runtime::Generator* generator, const runtime::GenerateRequest& request,
@@ -97,7 +114,15 @@ std::string AnswerJson(const runtime::GenerateRequest& request, const runtime::G
   out["usage"] = {{"prompt_tokens", result.prompt_tokens},
                   {"completion_tokens", generated},
                   {"total_tokens", result.prompt_tokens + generated},
+                  {"prompt_tokens_details", {{"cached_tokens", result.cached_tokens}}},
                   {"completion_tokens_details", {{"reasoning_tokens", result.reasoning_tokens}}}};
+  if (result.draft_tokens > 0) {
+    out["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] = result.accepted_tokens;
+    out["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] =
+        result.draft_tokens - result.accepted_tokens;
+  }
+  if (!result.logprobs.empty()) out["logprobs"] = LogprobsJson(result.logprobs);
+  if (!result.prompt_logprobs.empty()) out["prompt_logprobs"] = LogprobsJson(result.prompt_logprobs);
   const runtime::GenerateTimings& t = result.timings;
   out["timings"] = {{"load_seconds", load_seconds},
                     {"ttft_seconds", t.prefill_seconds},

@@ -73,6 +73,35 @@ void EngineFlags::Register(CLI::App* app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(engine);
+  app->add_option("--max-num-seqs", options_.max_seqs, "Requests that run at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(engine);
+  const std::string cache = "Cache and drafts";
+  app->add_option("--kv-cache-memory", kv_cache_memory_,
+                  "Memory of the cache, with a unit (512MiB, 4GiB); what is not in use keeps prefixes "
+                  "[--max-num-seqs contexts and one more, or what is free but at least one]")
+      ->transform(CLI::AsSizeValue(false), "SIZE")
+      ->group(cache);
+  app->add_option("--kv-cache-dtype", options_.kv_cache_dtype,
+                  "Rows of the cache: auto and fp8 (584 bytes each), bfloat16 (1024); the answers are the same")
+      ->capture_default_str()
+      ->group(cache);
+  app->add_option("--block-size", options_.block_size,
+                  "Tokens of a cache block: 128 or a multiple; prefixes are shared by blocks")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(cache);
+  app->add_flag("--no-prefix-cache", no_prefix_cache_, "Compute every prompt anew")->group(cache);
+  app->add_option("--num-speculative-tokens", options_.num_speculative_tokens,
+                  "Tokens that the checkpoint's MTP block drafts ahead, 0 to 4; the answers are the same")
+      ->check(CLI::Range(0, 4))
+      ->capture_default_str()
+      ->group(cache);
+  app->add_flag("--rejection-sampling", options_.executor.rejection_sampling,
+                "Keep more drafts at temperatures above 0: answers then have the same distribution, but not the same "
+                "tokens as without drafts")
+      ->group(cache);
   app->add_flag("--no-memory-check", skip_memory_check_, "Start even if the model does not seem to fit into memory")
       ->group(engine);
 }
@@ -83,6 +112,8 @@ std::unique_ptr<runtime::Engine> EngineFlags::Load(int* code) const {
   options.weight_memory = mmap_ == "on"    ? runtime::WeightMemory::kMapped
                           : mmap_ == "off" ? runtime::WeightMemory::kCopy
                                            : runtime::WeightMemory::kAuto;
+  options.kv_cache_memory = static_cast<int64_t>(std::min<uint64_t>(kv_cache_memory_, INT64_MAX));
+  options.executor.kv.prefix_cache = !no_prefix_cache_;
   if (!mm_limit_.empty()) options.max_images = std::stoll(mm_limit_.substr(kImageLimit.size()));
   options.model.device = device_;
   options.model.numerics = numerics_;

@@ -12,7 +12,7 @@ namespace hadal::cli {
 
 class EngineFlags {
  public:
-  // Adds the positional MODEL and the flags, in the help groups "Model" and "Engine".
+  // Adds the positional MODEL and the flags, in help groups of their own.
   void Register(CLI::App* app);
 
   const std::string& model() const { return model_; }
@@ -31,6 +31,8 @@ class EngineFlags {
   std::string isa_ = "auto";
   std::string class_overrides_;  // as a list split at commas
   bool skip_memory_check_ = false;
+  bool no_prefix_cache_ = false;
+  uint64_t kv_cache_memory_ = 0;
   runtime::EngineOptions options_;
 };
 

@@ -54,10 +54,9 @@ absl::StatusOr<runtime::GenerateResult> AnswerTurn(const RunFlags& flags, const 
 
 int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, const runtime::ImageList& images,
                    runtime::Engine* engine) {
-  std::fputs(fmt::format("{}; context {} tokens. ^C stops an answer, ^D ends.\n", engine->description(),
-                         engine->max_model_len())
-                 .c_str(),
-             stderr);
+  std::fputs(
+      fmt::format("{}; {}. ^C stops an answer, ^D ends.\n", engine->description(), engine->CacheDescription()).c_str(),
+      stderr);
   text::Json messages = text::Json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
   const size_t before = messages.size();

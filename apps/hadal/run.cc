@@ -47,6 +47,9 @@ int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, const r
   // A raw prompt with an assistant's turn is a chat that somebody encoded; any other is text to be continued.
   const bool chat = !flags.raw || flags.prompt.find(text::kAssistantText) != std::string::npos;
   if (chat) request.parser = ParserFor(*prompt, flags.raw);
+  absl::StatusOr<std::shared_ptr<const guided::Grammar>> grammar = flags.guided.Compile(engine);
+  if (!grammar.ok()) return FailRequest(grammar.status());
+  request.grammar = *std::move(grammar);
   runtime::Generator generator = engine->MakeGenerator();
   const absl::StatusOr<runtime::GenerateResult> result =
       Answer(&generator, request, flags.json ? Show::kNothing : Show::kStream);
@@ -141,6 +144,7 @@ void AddRun(CLI::App* app, int* result) {
       ->group(group);
   run->add_flag("--show-images", flags->show_images, "Draw the images in the terminal")->group("Output");
   flags->sampling.Register(run);
+  flags->guided.Register(run);
   run->add_flag("--json", flags->json, "Print one JSON object: text, token_ids, finish_reason, usage, timings")
       ->group("Output");
   run->footer(kExamples);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine_flags.h"
+#include "guided_flags.h"
 #include "sampling_flags.h"
 #include "text/chat.h"
 
@@ -13,6 +14,7 @@ namespace hadal::cli {
 struct RunFlags {
   EngineFlags engine;
   SamplingFlags sampling;
+  GuidedFlags guided;
   std::string prompt;
   std::string system;
   bool raw = false;

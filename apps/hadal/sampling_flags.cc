@@ -38,6 +38,16 @@ void SamplingFlags::Register(CLI::App* app) {
           "Word that is not drawn, at the start of a text or behind a space; may be repeated")
       ->group(group);
   AddList(app, "--stop", &stop_, "End the answer before this text; may be repeated")->group(group);
+  app->add_option("--thinking-token-budget", thinking_token_budget_,
+                  "End the thinking behind this many tokens [no limit]")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  app->add_option("--logprobs", logprobs_, "With --json: log-probability of each token and of the N likeliest, 0 to 20")
+      ->check(CLI::Range(0, 20))
+      ->group(group);
+  app->add_option("--prompt-logprobs", prompt_logprobs_, "With --json: the same for the tokens of the prompt")
+      ->check(CLI::Range(0, 20))
+      ->group(group);
   app->add_flag("--ignore-eos", ignore_eos_, "Go on behind the end token, to measure speed")->group(group);
 }
 
@@ -70,6 +80,9 @@ void SamplingFlags::Apply(const runtime::SamplingParams& defaults, const text::T
   p.stop_token_ids = stop_token_ids_;
   p.allowed_token_ids = allowed_token_ids_;
   if (tokenizer != nullptr) p.bad_words = runtime::BadWordTokens(*tokenizer, bad_words_);
+  p.thinking_token_budget = thinking_token_budget_;
+  p.logprobs = logprobs_;
+  p.prompt_logprobs = prompt_logprobs_;
   p.seed = seed_ == -1 ? runtime::RandomSeed() : static_cast<uint64_t>(seed_);
   request->max_tokens = max_tokens_;
   request->stop = stop_;

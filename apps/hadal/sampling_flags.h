@@ -30,6 +30,8 @@ class SamplingFlags {
   int64_t seed_ = -1;  // -1: random
   int64_t max_tokens_ = 0;
   int64_t min_tokens_ = 0;
+  int64_t thinking_token_budget_ = -1;
+  int logprobs_ = -1, prompt_logprobs_ = -1;
   std::vector<std::string> stop_, bad_words_;
   std::vector<int32_t> stop_token_ids_, allowed_token_ids_;
   bool ignore_eos_ = false;

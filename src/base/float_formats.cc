@@ -44,12 +44,6 @@ uint8_t FloatToE4M3(float v) {
   return sign | static_cast<uint8_t>(((exponent - 1 + 7) << 3) | mantissa);
 }
 
-float E8M0ToFloat(uint8_t byte) {
-  if (byte == 0xFF) return std::numeric_limits<float>::quiet_NaN();
-  if (byte == 0) return 0x1p-127f;
-  return std::bit_cast<float>(static_cast<uint32_t>(byte) << 23);
-}
-
 float E2M1ToFloat(uint8_t code) {
   const float value = kE2M1Magnitudes[code & 7u];
   return (code & 8u) != 0 ? -value : value;

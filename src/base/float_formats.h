@@ -30,7 +30,10 @@ float E4M3ToFloat(uint8_t code);
 uint8_t FloatToE4M3(float v);
 
 // E8M0: 2^(byte-127); byte 0 is the fp32 subnormal 2^-127, byte 0xFF is NaN.
-float E8M0ToFloat(uint8_t byte);
+inline float E8M0ToFloat(uint8_t byte) {
+  const uint32_t bits = byte == 0xFF ? 0x7FC00000u : byte == 0 ? 0x00400000u : static_cast<uint32_t>(byte) << 23;
+  return std::bit_cast<float>(bits);
+}
 
 // E2M1: low four bits; bit 3 is the sign.
 float E2M1ToFloat(uint8_t code);

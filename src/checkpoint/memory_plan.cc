@@ -132,6 +132,7 @@ MemoryPlan PlanMemory(const ModelConfig& config, const Checkpoint* checkpoint, c
   if (__builtin_mul_overflow(plan.cache_bytes_per_sequence, request.max_seqs, &plan.cache_bytes)) {
     plan.cache_bytes = INT64_MAX / 4;
   }
+  if (request.cache_bytes.has_value()) plan.cache_bytes = *request.cache_bytes;
   plan.scratch_bytes = request.scratch_bytes.value_or(EstimateScratch(config, request));
   return plan;
 }

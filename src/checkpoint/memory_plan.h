@@ -33,6 +33,7 @@ struct MemoryRequest {
 
   // Exact numbers of an engine, in bytes; each replaces the estimate of its part.
   std::optional<int64_t> cache_bytes_per_sequence = {};
+  std::optional<int64_t> cache_bytes = {};  // of one pool for all sequences
   std::optional<int64_t> scratch_bytes = {};
   int64_t extra_weight_bytes = 0;  // packed or converted copies beside the published weights
 };

@@ -9,4 +9,11 @@ absl::Status Model::EncodeImage(const ImagePatches& /*image*/, ops::Tensor /*out
                                                              : "this model has no vision tower: it takes text only");
 }
 
+const KvLayout& Model::kv_layout() const {
+  static const auto* const kNone = new KvLayout();
+  return *kNone;
+}
+
+std::span<int32_t> Model::BlockTable(int64_t /*group*/, int32_t /*seq*/) { return {}; }
+
 }  // namespace hadal::models

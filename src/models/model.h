@@ -1,7 +1,8 @@
 // What the runtime knows of a model: one step over any mix of sequences, and the room it needs.
 //
-// A model holds its weights, the caches of max_seqs sequences and the buffers of one step of max_batch_tokens rows, all
-// reserved when it is created; a step allocates nothing.
+// A model holds its weights, its cache and the buffers of one step of max_batch_tokens rows, all reserved when it is
+// created; a step allocates nothing. The cache is a pool of slabs (models/kv_layout.h). Either every sequence owns the
+// slabs of a whole context (cache_slabs 0), or the caller says before each step which slabs hold which positions.
 #pragma once
 
 #include <cstddef>
@@ -10,25 +11,38 @@
 
 #include "absl/status/status.h"
 #include "checkpoint/model_config.h"
+#include "models/kv_layout.h"
 #include "ops/ops.h"
 
 namespace hadal::models {
+
+// How rows of the cache are stored; the values are the same (spec vision-and-cache 6.5).
+enum class KvCacheDtype {
+  kAuto,      // fp8_ds_mla in published numerics; in f32 numerics rows stay fp32
+  kFp8DsMla,  // 584 bytes for a latent row of 512, 68 for an indexer key of 128
+  kBf16,
+};
 
 struct ModelLimits {
   int64_t max_seqs = 1;
   int64_t max_context = 4096;      // positions per sequence
   int64_t max_batch_tokens = 512;  // rows of one step
   int64_t max_logit_rows = 1;      // rows of one step whose logits are asked for
+  int64_t max_draft_tokens = 0;    // positions behind a step's rows that drafts may write
   // First of the five consecutive ids of image tokens (start, pad, image, newline, end), from the tokenizer; 0: a step
   // has none.
   int32_t image_first_id = 0;
   bool images = false;  // EncodeImage is called; without, a vision checkpoint's tower is not built
+  KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  int64_t block_size = 256;  // positions of a block of compressed rows: 128 or a multiple
+  int64_t cache_slabs = 0;   // 0: max_seqs sequences of max_context positions, each with slabs of its own
 };
 
 // What the model keeps besides the weights, in bytes.
 struct ModelMemory {
   size_t cache = 0;    // all sequences
   size_t scratch = 0;  // buffers of one step, the platform's workspace included
+  KvLayout layout;     // of the cache
 };
 
 // Looks into a step, for tests and tools; calls come in layer order. Layers count the MTP blocks behind the main ones.
@@ -43,8 +57,9 @@ class StepObserver {
   virtual void OnIndex(int /*layer*/, const float* /*scores*/, int64_t /*stride*/, int32_t* /*topk*/) {}
 };
 
-// One step. Rows of one sequence come in position order and continue where its last step ended (position 0 starts a
-// sequence afresh); rows of different sequences may mix.
+// One step. Rows of one sequence come in position order, and every earlier position that they may read has been
+// computed into the slabs of the sequence's tables, by this sequence or another; rows of different sequences may mix. A
+// position may be computed again (its last token was a draft that did not hold).
 struct StepInput {
   std::span<const int32_t> ids;
   std::span<const int32_t> positions;
@@ -58,6 +73,8 @@ struct StepInput {
   // neither. Every row of a span has to be in the step. Draft ignores them.
   std::span<const int32_t> left_visible = {};
   std::span<const int32_t> right_visible = {};
+  // Draft: the row of the last step that each row goes on from, ascending; empty: the row of the same number.
+  std::span<const int32_t> source_rows = {};
 };
 
 // One preprocessed image.
@@ -76,6 +93,11 @@ class Model {
   virtual const ModelLimits& limits() const = 0;
   virtual ModelMemory memory() const = 0;
   virtual ops::Ops& ops() = 0;
+
+  // Groups of the cache, and the table of a sequence in one of them: [table_blocks] slab numbers, to be written between
+  // steps by a caller that asked for cache_slabs. Slabs are numbered from 0. A model without a cache has no groups.
+  virtual const KvLayout& kv_layout() const;
+  virtual std::span<int32_t> BlockTable(int64_t group, int32_t seq);
 
   // InvalidArgument if ids, positions, sequences or sizes are outside the limits; nothing is computed then.
   virtual absl::Status Forward(const StepInput& step) = 0;

@@ -10,6 +10,8 @@
 //  that
 //    it may see; the order of every reduction depends on the shape of one row, never on T, on the split of work over
 //    threads or on free memory. A row therefore has the same bits alone, in a batch and in any chunking.
+//  - A pool may be packed (RowFormat) in published numerics; results are to the bit those with a plain pool that holds
+//    the same values. What is written to a packed pool is quantised by the write itself, in place of the simulation.
 //  - Work is enqueued in call order; on a GPU the host does not wait. Synchronize() waits.
 //  - All scratch is reserved ahead by Reserve(); an operator call allocates nothing.
 //  - Arguments are checked when weights and caches are bound, not per call: a wrong shape here is a bug of ours.
@@ -124,7 +126,7 @@ struct KvNormRopeStoreArgs {
   float rms_eps = 0;
   RopeAngles rope;
   BatchRows batch;
-  PagedRows cache;  // cols D; row `position` of the sequence is written
+  PagedRows cache;  // cols D; row `position` of the sequence is written; kPlain or kFp8DsMla
 };
 
 struct CompressArgs {
@@ -141,7 +143,9 @@ struct CompressArgs {
   // f32 [2*c*Dc]: kv | gate+ape of each position, a ring. All rows of the batch are written before a window is read, so
   // a ring holds the batch and, before it, the rest of an open window and (ratio 4) the window before that one.
   PagedRows state;
-  PagedRows output;  // cols Dc; row w of the sequence is written when position w*ratio+ratio-1 is in the batch
+  // cols Dc; row w of the sequence is written when position w*ratio+ratio-1 is in the batch. kPlain, or packed as the
+  // simulation goes: kFp8DsMla, indexer keys kMxfp4.
+  PagedRows output;
 };
 
 struct IndexerQueryArgs {
@@ -159,7 +163,7 @@ struct IndexerTopkArgs {
   int32_t ratio = 0;  // row j is visible to position p when j < (p+1)/ratio
   int64_t top_k = 0;
   BatchRows batch;
-  PagedRows keys;           // cols Di
+  PagedRows keys;           // cols Di; kPlain or kMxfp4
   int32_t* out = nullptr;   // [T, top_k] chosen rows in ascending order, -1 padded
   float* scores = nullptr;  // optional [T, scores_stride]: scores of the visible rows, for tests
   int64_t scores_stride = 0;

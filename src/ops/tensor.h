@@ -49,28 +49,41 @@ struct LinearWeight {
   int64_t row_bytes() const { return DTypeBytes(dtype, k); }
 };
 
-// Where row `position` of sequence `seq` lies in a pool of rows: blocks of `block_rows` rows, one table of block
-// numbers a sequence. With ring_blocks > 0 the table is a ring and a position is found at position modulo
-// ring_blocks*block_rows; the caller keeps the ring long enough that nothing still readable is overwritten.
+// Where row `position` of sequence `seq` lies in a pool of blocks: blocks of `block_rows` rows, one table of block
+// numbers a sequence. With ring_blocks > 0 the table is a ring and a position's block is found at its number modulo
+// ring_blocks; the caller keeps the ring long enough that nothing still readable is overwritten.
 struct SlotMap {
   const int32_t* blocks = nullptr;  // [sequences, blocks_per_seq]
   int64_t blocks_per_seq = 0;
   int32_t block_rows = 1;
   int32_t ring_blocks = 0;
 
-  int64_t Slot(int32_t seq, int64_t position) const {
+  int64_t Block(int32_t seq, int64_t position) const {
     int64_t block = position / block_rows;
     if (ring_blocks > 0) block %= ring_blocks;
-    return static_cast<int64_t>(blocks[seq * blocks_per_seq + block]) * block_rows + position % block_rows;
+    return blocks[seq * blocks_per_seq + block];
   }
+  int64_t RowInBlock(int64_t position) const { return position % block_rows; }
+};
+
+// How a pool stores its rows (spec deepseek-v4-vision-and-cache 6.2 and 6.3). Packed formats hold exactly what the
+// published numerics round a row to, so that reading one gives back the values that a plain row would hold.
+enum class RowFormat {
+  kPlain,     // values of `dtype`, row after row
+  kFp8DsMla,  // e4m3 and, for the last `tail` values, bf16; behind all rows of the block an E8M0 scale per 64 e4m3
+              // values, padded to 8 bytes a row
+  kMxfp4,     // e2m1, two a byte, even value in the low nibble; behind all rows of the block an E8M0 scale per 32
 };
 
 // A pool of equally wide rows addressed through a SlotMap: window KV, compressed KV, indexer keys, compressor state.
 struct PagedRows {
   void* data = nullptr;
-  DType dtype = DType::kBF16;
+  DType dtype = DType::kBF16;  // of the values when they are used; kPlain: and as they are stored
   int64_t cols = 0;
   SlotMap map;
+  RowFormat format = RowFormat::kPlain;
+  int64_t tail = 0;          // kFp8DsMla
+  int64_t block_stride = 0;  // bytes from a block to the next, at least PageBytes of its rows; pools may interleave
 
   bool empty() const { return data == nullptr; }
 };

@@ -19,6 +19,9 @@ constexpr int64_t kLeastDefaultContext = 2048;
 constexpr int64_t kMostBatchTokens = 1 << 16;
 constexpr int64_t kMostSeqs = 1 << 12;
 constexpr uint64_t kMaxConfigFile = 1 << 20;
+constexpr int64_t kLeastBlock = 128, kMostBlock = 8192;
+constexpr int64_t kMostDrafts = 4;   // what a block drafts further ahead is hardly ever right
+constexpr int64_t kReportRows = 16;  // logits of a prompt that are reported together
 
 bool IsDirectory(const std::string& path) {
   std::error_code ignored;
@@ -60,6 +63,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& source, 
     engine->Report("start-up check");
     HADAL_RETURN_IF_ERROR(CheckFirstLogits(engine->model_.get()));
   }
+  engine->executor_ = std::make_unique<Executor>(engine->model_.get(), engine->tokenizer_, engine->image_tokens_,
+                                                 engine->options_.executor);
   return engine;
 }
 
@@ -102,12 +107,49 @@ absl::Status Engine::CheckOptions() {
   if (options_.max_seqs < 1 || options_.max_seqs > kMostSeqs) {
     return absl::OutOfRangeError(fmt::format("max_num_seqs: expected 1 to {}, found {}", kMostSeqs, options_.max_seqs));
   }
+  HADAL_RETURN_IF_ERROR(CheckCacheOptions());
   absl::StatusOr<std::string> description = models::DescribeModel(config, options_.model);
   if (absl::IsInvalidArgument(description.status())) {
     return absl::OutOfRangeError(std::string(Message(description.status())));
   }
   HADAL_ASSIGN_OR_RETURN(description_, std::move(description));
   return absl::OkStatus();
+}
+
+absl::Status Engine::CheckCacheOptions() {
+  HADAL_ASSIGN_OR_RETURN(options_.model.limits.kv_cache_dtype, ParseKvCacheDtype(options_.kv_cache_dtype));
+  if (options_.model.numerics == "f32" && options_.model.limits.kv_cache_dtype != models::KvCacheDtype::kAuto) {
+    return absl::OutOfRangeError(
+        fmt::format("kv_cache_dtype: f32 numerics keep fp32 rows, expected auto, found {}", options_.kv_cache_dtype));
+  }
+  if (options_.block_size < kLeastBlock || options_.block_size > kMostBlock || options_.block_size % kLeastBlock != 0) {
+    return absl::OutOfRangeError(fmt::format("block_size: expected a multiple of {} up to {}, found {}", kLeastBlock,
+                                             kMostBlock, options_.block_size));
+  }
+  if (options_.kv_cache_memory < 0) {
+    return absl::OutOfRangeError(
+        fmt::format("kv_cache_memory: expected a number of bytes, found {}", options_.kv_cache_memory));
+  }
+  const int64_t drafts = options_.num_speculative_tokens;
+  if (drafts < 0 || drafts > kMostDrafts) {
+    return absl::OutOfRangeError(
+        fmt::format("num_speculative_tokens: expected 0 to {}, found {}", kMostDrafts, drafts));
+  }
+  if (drafts > 0 && planned_config().num_mtp_layers == 0) {
+    return absl::OutOfRangeError(
+        "num_speculative_tokens: this checkpoint has no MTP block to draft with (num_nextn_predict_layers is 0)");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<models::KvCacheDtype> ParseKvCacheDtype(std::string_view name) {
+  if (name == "auto") return models::KvCacheDtype::kAuto;
+  if (name.starts_with("fp8") && name != "fp8_e5m2") return models::KvCacheDtype::kFp8DsMla;
+  if (name == "bfloat16" || name == "bf16") return models::KvCacheDtype::kBf16;
+  return absl::OutOfRangeError(fmt::format(
+      "kv_cache_dtype: this model only supports fp8 kv-cache (auto, fp8, fp8_e4m3, fp8_ds_mla) or, for study, "
+      "bfloat16; found {}",
+      name));
 }
 
 absl::Status Engine::LoadTokenizer(const std::string& source) {
@@ -151,17 +193,45 @@ absl::Status Engine::SetUpImages() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<checkpoint::MemoryPlan> Engine::Plan(int64_t context) const {
-  models::ModelOptions model = options_.model;
-  model.limits.max_context = context;
-  HADAL_ASSIGN_OR_RETURN(const models::ModelMemory memory, models::PlanMemory(planned_config(), model));
+// Everything but the context and the size of the cache.
+void Engine::SetLimits() {
+  models::ModelLimits& limits = options_.model.limits;
+  const int64_t stream_rows = options_.max_seqs * (1 + options_.num_speculative_tokens);
+  limits.max_seqs = options_.max_seqs;
+  limits.max_draft_tokens = options_.num_speculative_tokens;
+  limits.block_size = options_.block_size;
+  // Every stream has its rows in every step; an image has room beside them.
+  limits.max_batch_tokens = std::max(options_.max_batch_tokens, stream_rows);
+  if (limits.images && options_.max_seqs > 1) {
+    limits.max_batch_tokens = std::max(limits.max_batch_tokens, MaxImageTokens(planned_config().vision) + stream_rows);
+  }
+  limits.max_logit_rows = std::max(stream_rows, std::min(kReportRows, limits.max_batch_tokens));
+  options_.executor.max_batch_tokens = options_.max_batch_tokens;
+  options_.executor.num_speculative_tokens = options_.num_speculative_tokens;
+}
+
+// Also settles how many slabs there are, from what was asked for or wished for; not yet from what is free.
+absl::StatusOr<checkpoint::MemoryPlan> Engine::Plan(int64_t context) {
+  models::ModelLimits& limits = options_.model.limits;
+  limits.max_context = context;
+  HADAL_ASSIGN_OR_RETURN(const models::ModelMemory memory, models::PlanMemory(planned_config(), options_.model));
+  const models::KvLayout& layout = memory.layout;
+  const int64_t needed = layout.SlabsFor(context, limits.max_batch_tokens + limits.max_draft_tokens);
+  if (options_.kv_cache_memory > 0) {
+    limits.cache_slabs = options_.kv_cache_memory / layout.slab_bytes;
+  } else {
+    limits.cache_slabs = needed * (options_.max_seqs + (options_.executor.kv.prefix_cache ? 1 : 0));
+  }
+  least_slabs_ = needed;
+  slab_bytes_ = layout.slab_bytes;
   checkpoint::MemoryRequest request;
   request.context_length = context;
   request.max_seqs = options_.max_seqs;
   request.chunk_tokens = options_.max_batch_tokens;
   request.draft = planned_config().num_mtp_layers > 0;
-  request.images = options_.model.limits.images;
-  request.cache_bytes_per_sequence = static_cast<int64_t>(memory.cache) / options_.max_seqs;
+  request.images = limits.images;
+  request.cache_bytes_per_sequence = needed * layout.slab_bytes;
+  request.cache_bytes = limits.cache_slabs * layout.slab_bytes;
   request.scratch_bytes = static_cast<int64_t>(memory.scratch);
   return checkpoint::PlanMemory(planned_config(), checkpoint_, request);
 }
@@ -169,20 +239,37 @@ absl::StatusOr<checkpoint::MemoryPlan> Engine::Plan(int64_t context) const {
 // Settles the limits and the plan.
 absl::Status Engine::FitMemory() {
   models::ModelLimits& limits = options_.model.limits;
+  SetLimits();
   const bool free_choice = options_.max_model_len == 0;
-  limits.max_seqs = options_.max_seqs;
-  limits.max_batch_tokens = options_.max_batch_tokens;
-  limits.max_logit_rows = options_.max_seqs;
-  limits.max_context =
+  int64_t context =
       free_choice ? std::min(planned_config().max_position_embeddings, kDefaultContext) : options_.max_model_len;
-  HADAL_ASSIGN_OR_RETURN(plan_, Plan(limits.max_context));
-  if (!options_.check_memory) return absl::OkStatus();
-  HADAL_ASSIGN_OR_RETURN(const checkpoint::AvailableMemory available, checkpoint::ReadAvailableMemory());
-  while (free_choice && plan_.total() > available.bytes && limits.max_context / 2 >= kLeastDefaultContext) {
-    limits.max_context /= 2;
-    HADAL_ASSIGN_OR_RETURN(plan_, Plan(limits.max_context));
+  checkpoint::AvailableMemory available = {INT64_MAX, "not looked at"};
+  if (options_.check_memory) {
+    HADAL_ASSIGN_OR_RETURN(available, checkpoint::ReadAvailableMemory());
   }
-  return checkpoint::CheckFits(plan_, available);
+  while (true) {
+    HADAL_ASSIGN_OR_RETURN(plan_, Plan(context));
+    // A cache that nobody gave a size takes what is left, down to one sequence.
+    if (options_.kv_cache_memory == 0 && plan_.total() > available.bytes) {
+      const int64_t left = available.bytes - (plan_.total() - plan_.cache_bytes);
+      limits.cache_slabs = std::max(least_slabs_, left / slab_bytes_);
+      plan_.cache_bytes = limits.cache_slabs * slab_bytes_;
+    }
+    const bool fits = plan_.total() <= available.bytes && limits.cache_slabs >= least_slabs_;
+    if (fits || !free_choice || context / 2 < kLeastDefaultContext) break;
+    context /= 2;
+  }
+  if (limits.cache_slabs < least_slabs_) {
+    return ResourceExhausted(
+        "kv_cache_memory: {} are {} blocks of {} bytes; one sequence of max_model_len {} needs {} blocks, which is {}",
+        checkpoint::BytesText(options_.kv_cache_memory), limits.cache_slabs, slab_bytes_, context, least_slabs_,
+        checkpoint::BytesText(least_slabs_ * slab_bytes_));
+  }
+  if (limits.cache_slabs > INT32_MAX) {
+    return ResourceExhausted("kv_cache_memory: at most {} blocks of {} bytes are possible, asked for {}", INT32_MAX,
+                             slab_bytes_, limits.cache_slabs);
+  }
+  return options_.check_memory ? checkpoint::CheckFits(plan_, available) : absl::OkStatus();
 }
 
 absl::Status Engine::MakeDummyWeights() {
@@ -313,9 +400,55 @@ absl::StatusOr<EncodedPrompt> Engine::EncodeRaw(std::string_view prompt, const I
   return out;
 }
 
-Generator Engine::MakeGenerator(int32_t seq) {
+absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> Engine::GuidedVocabulary() {
   HADAL_CHECK(tokenizer_ != nullptr);
-  return Generator(model_.get(), tokenizer_, image_tokens_, seq);
+  const std::lock_guard lock(grammar_mutex_);
+  if (guided_vocabulary_ != nullptr) return guided_vocabulary_;
+  // As many as the model has logits; ids that the tokenizer does not know have no bytes.
+  std::vector<std::string> bytes(static_cast<size_t>(config().vocab_size));
+  std::vector<int32_t> special, forbidden;
+  for (int32_t id = 0; id < static_cast<int32_t>(tokenizer_->vocab_size()); ++id) {
+    bytes[id] = tokenizer_->TokenBytes(id);
+    if (tokenizer_->IsAdded(id)) special.push_back(id);
+    if (image_tokens_.has_value() && image_tokens_->contains(id)) forbidden.push_back(id);
+  }
+  HADAL_ASSIGN_OR_RETURN(guided_vocabulary_,
+                         guided::TokenVocabulary::Create(std::move(bytes), special, end_tokens(), forbidden));
+  return guided_vocabulary_;
+}
+
+absl::StatusOr<std::shared_ptr<const guided::Grammar>> Engine::CompileGrammar(const guided::GuidedSpec& spec) {
+  constexpr size_t kMostGrammars = 64;
+  HADAL_ASSIGN_OR_RETURN(std::shared_ptr<const guided::TokenVocabulary> vocabulary, GuidedVocabulary());
+  {
+    const std::lock_guard lock(grammar_mutex_);
+    const auto it = std::find_if(grammars_.begin(), grammars_.end(), [&](const auto& g) { return g.first == spec; });
+    if (it != grammars_.end()) {
+      grammars_.splice(grammars_.begin(), grammars_, it);
+      return it->second;
+    }
+  }
+  HADAL_ASSIGN_OR_RETURN(std::shared_ptr<const guided::Grammar> grammar, guided::Compile(spec, std::move(vocabulary)));
+  const std::lock_guard lock(grammar_mutex_);
+  grammars_.emplace_front(spec, grammar);
+  if (grammars_.size() > kMostGrammars) grammars_.pop_back();
+  return grammar;
+}
+
+Executor& Engine::executor() {
+  HADAL_CHECK(tokenizer_ != nullptr);
+  return *executor_;
+}
+
+std::string Engine::CacheDescription() const {
+  const models::ModelLimits& limits = model_->limits();
+  const models::KvLayout& layout = model_->kv_layout();
+  const char* rows = model_->ops().numerics() == ops::Numerics::kF32        ? "fp32"
+                     : limits.kv_cache_dtype == models::KvCacheDtype::kBf16 ? "bf16"
+                                                                            : "fp8_ds_mla";
+  return fmt::format("cache {}: {} blocks of {} bytes ({}), {:.1f} sequences of {} tokens",
+                     checkpoint::BytesText(plan_.cache_bytes), limits.cache_slabs, layout.slab_bytes, rows,
+                     static_cast<double>(limits.cache_slabs) / static_cast<double>(least_slabs_), limits.max_context);
 }
 
 }  // namespace hadal::runtime

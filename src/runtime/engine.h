@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,7 +16,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/memory_plan.h"
 #include "checkpoint/synth.h"
+#include "guided/grammar.h"
 #include "models/registry/registry.h"
+#include "runtime/executor.h"
 #include "runtime/generator.h"
 #include "runtime/images.h"
 #include "runtime/sampler.h"
@@ -52,8 +56,15 @@ struct EngineOptions {
   int64_t max_model_len = 0;   // 0: min(max_position_embeddings, kDefaultContext), halved until it fits into memory
   int64_t max_batch_tokens = 512;
   int64_t max_images = -1;  // a prompt; 0: the vision tower is not loaded, -1: no limit
-  int64_t max_seqs = 1;
-  models::ModelOptions model;  // `limits` is filled by Load
+  int64_t max_seqs = 1;     // requests that run at once
+  // Bytes of the cache; 0: max_seqs sequences of max_model_len, with a prefix cache one more, or what memory allows but
+  // at least one.
+  int64_t kv_cache_memory = 0;
+  std::string kv_cache_dtype = "auto";  // ParseKvCacheDtype
+  int64_t block_size = 256;
+  int64_t num_speculative_tokens = 0;  // 0 to 4; needs a checkpoint with MTP blocks
+  ExecutorOptions executor;            // max_batch_tokens and num_speculative_tokens are filled by Load
+  models::ModelOptions model;          // `limits` is filled by Load
   WeightMemory weight_memory = WeightMemory::kAuto;
   bool check_memory = true;  // refuse what does not fit
   bool check_values = true;  // read scales and routing tables (Checkpoint::CheckValues)
@@ -61,6 +72,10 @@ struct EngineOptions {
   uint64_t dummy_seed = 0;
   std::function<void(const LoadProgress&)> progress;  // may be empty
 };
+
+// The cache's row format by the names that are in use (spec vision-and-cache 6.5): auto, fp8 and any name that begins
+// with fp8; bfloat16 or bf16. InvalidArgument for others: "only supports fp8 kv-cache".
+absl::StatusOr<models::KvCacheDtype> ParseKvCacheDtype(std::string_view name);
 
 struct EncodedPrompt {
   std::vector<int32_t> ids;
@@ -114,8 +129,15 @@ class Engine {
   // if it ends with <think>. `images` stand for its placeholders.
   absl::StatusOr<EncodedPrompt> EncodeRaw(std::string_view prompt, const ImageList& images = {}) const;
 
-  // Requires a tokenizer. One generator per sequence of the model.
-  Generator MakeGenerator(int32_t seq = 0);
+  // A form that answers can be held to (guided/grammar.h), for GenerateRequest::grammar. Those used last are kept. From
+  // any thread. Requires a tokenizer. InvalidArgument for what cannot be compiled.
+  absl::StatusOr<std::shared_ptr<const guided::Grammar>> CompileGrammar(const guided::GuidedSpec& spec);
+
+  // Requires a tokenizer.
+  Executor& executor();
+  Generator MakeGenerator() { return Generator(&executor()); }
+  // "cache 1.50 GiB: 1755 blocks of 917568 bytes (fp8_ds_mla), 2.0 sequences of 32768 tokens".
+  std::string CacheDescription() const;
 
  private:
   explicit Engine(EngineOptions options) : options_(std::move(options)) {}
@@ -127,7 +149,9 @@ class Engine {
   absl::Status SetUpImages();
   absl::Status PlaceImages(const ImageList& images, EncodedPrompt* prompt) const;
   absl::Status CheckOptions();
-  absl::StatusOr<checkpoint::MemoryPlan> Plan(int64_t context) const;
+  void SetLimits();
+  absl::Status CheckCacheOptions();
+  absl::StatusOr<checkpoint::MemoryPlan> Plan(int64_t context);
   absl::Status FitMemory();
   absl::Status MakeDummyWeights();
   absl::Status ReadWeights();
@@ -141,9 +165,16 @@ class Engine {
   std::vector<std::string> warnings_;
   std::string description_;
   checkpoint::MemoryPlan plan_;
+  int64_t least_slabs_ = 0;  // of one sequence of max_model_len
+  int64_t slab_bytes_ = 0;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::optional<ImageTokenIds> image_tokens_;
-  std::unique_ptr<models::Model> model_;  // reads weights_
+  absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> GuidedVocabulary();
+  std::mutex grammar_mutex_;  // of the next two
+  std::shared_ptr<const guided::TokenVocabulary> guided_vocabulary_;
+  std::list<std::pair<guided::GuidedSpec, std::shared_ptr<const guided::Grammar>>> grammars_;  // the last used first
+  std::unique_ptr<models::Model> model_;                                                       // reads weights_
+  std::unique_ptr<Executor> executor_;                                                         // runs model_
 };
 
 }  // namespace hadal::runtime

@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<PlacedImage>> ExpandImages(
 
 absl::StatusOr<ImageContext> ImageContext::Create(models::Model* model, std::span<const PlacedImage> images,
                                                   std::span<const int32_t> prompt, const ImageTokenIds& tokens,
-                                                  EmbeddingCache* cache) {
+                                                  EmbeddingCache* cache, int64_t from) {
   ImageContext context;
   if (images.empty()) return context;
   const checkpoint::ModelConfig& config = model->config();
@@ -124,6 +124,7 @@ absl::StatusOr<ImageContext> ImageContext::Create(models::Model* model, std::spa
       return InvalidArgument("an image at tokens {} to {} of a prompt of {}", record.offset,
                              record.offset + record.length, prompt.size());
     }
+    if (record.offset + record.length <= from) continue;
     HADAL_ASSIGN_OR_RETURN(const EmbeddingCache::Rows rows, Embeddings(model, image, cache));
     context.embeddings_.push_back(rows);
     size_t next = 0;
@@ -140,14 +141,14 @@ absl::StatusOr<ImageContext> ImageContext::Create(models::Model* model, std::spa
       context.left_[p] = static_cast<int32_t>(std::min(p - span.start, most_left));
       context.right_[p] = static_cast<int32_t>(std::min(span.end - p, most_right));
     }
-    context.records_.push_back(record);
   }
   return context;
 }
 
-int64_t ImageContext::ChunkEnd(int64_t begin, int64_t most, int64_t size) const {
+int64_t ChunkEnd(std::span<const PlacedImage> images, int64_t begin, int64_t most, int64_t size) {
   int64_t end = std::min(size, begin + most);
-  for (const vision::SpanRecord& record : records_) {
+  for (const PlacedImage& image : images) {
+    const vision::SpanRecord& record = image.record;
     const int64_t behind = record.offset + record.length;
     if (end > record.offset && end < behind) end = record.offset > begin ? record.offset : behind;
   }

@@ -69,24 +69,33 @@ class EmbeddingCache {
   size_t bytes_ = 0;
 };
 
+// End of a chunk that begins at `begin` and should have up to `most` rows of `size`. Images are taken whole: a chunk
+// ends before an image that does not fit into it, and one that begins with such an image is as long as the image
+// (spec 5.3).
+int64_t ChunkEnd(std::span<const PlacedImage> images, int64_t begin, int64_t most, int64_t size);
+
 // What the images of a prompt mean for its positions.
 class ImageContext {
  public:
-  // Encodes the images that `cache` (may be null) does not have. Errors of Model::EncodeImage.
+  // Encodes the images that `cache` (may be null) does not have, except those that end before position `from`: their
+  // rows are computed already. Errors of Model::EncodeImage.
   static absl::StatusOr<ImageContext> Create(models::Model* model, std::span<const PlacedImage> images,
                                              std::span<const int32_t> prompt, const ImageTokenIds& tokens,
-                                             EmbeddingCache* cache = nullptr);
+                                             EmbeddingCache* cache = nullptr, int64_t from = 0);
 
-  bool empty() const { return records_.empty(); }
-  // End of a chunk that begins at `begin` and should have up to `most` rows of `size`. Images are taken whole: a chunk
-  // ends before an image that does not fit into it, and one that begins with such an image is as long as the image
-  // (spec 5.3).
-  int64_t ChunkEnd(int64_t begin, int64_t most, int64_t size) const;
+  struct Row {
+    const void* embedding = nullptr;  // null: the id's own
+    int32_t left = 0, right = 0;      // tokens of its span that the row sees on either side
+  };
+  // Positions behind the prompt have none.
+  Row At(int64_t position) const {
+    if (position >= static_cast<int64_t>(rows_.size())) return {};
+    return {rows_[position], left_[position], right_[position]};
+  }
   // Completes the step of positions [begin, end).
   void Fill(int64_t begin, int64_t end, models::StepInput* step) const;
 
  private:
-  std::vector<vision::SpanRecord> records_;       // ascending
   std::vector<EmbeddingCache::Rows> embeddings_;  // of each image
   std::vector<const void*> rows_;                 // [prompt]
   std::vector<int32_t> left_, right_;             // [prompt]

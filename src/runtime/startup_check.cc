@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "runtime/kv/kv_cache.h"
 
 namespace hadal::runtime {
 
@@ -42,6 +43,9 @@ absl::Status CheckFirstLogits(models::Model* model) {
   step.seqs = seqs;
   step.logit_rows = std::span(&last, 1);
   step.logits = logits.data();
+  KvCache cache(model, {.prefix_cache = false});
+  cache.Begin(0, {.prompt = ids});
+  if (!cache.Reserve(0, rows)) return FailedPrecondition("start-up check: the cache has no room for {} tokens", rows);
   HADAL_RETURN_IF_ERROR(model->Forward(step));
   return CheckLogits(logits);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/float_formats.h"
+#include "ops/row_format.h"
 #include "ops/tensor.h"
 
 namespace hadal::test {
@@ -261,7 +262,10 @@ class Pool {
     return {rows_.view().data,
             rows_.dtype(),
             rows_.cols(),
-            {blocks_.data(), blocks_per_seq_, block_rows_, ring_ ? static_cast<int32_t>(blocks_per_seq_) : 0}};
+            {blocks_.data(), blocks_per_seq_, block_rows_, ring_ ? static_cast<int32_t>(blocks_per_seq_) : 0},
+            ops::RowFormat::kPlain,
+            0,
+            block_rows_ * DTypeBytes(rows_.dtype(), rows_.cols())};
   }
   void FillRandom(Random* random, float scale = 1.0f) {
     for (int64_t r = 0; r < rows_.rows(); ++r) rows_.SetRow(r, RandomFloats(random, rows_.cols(), scale));
@@ -273,9 +277,11 @@ class Pool {
   std::vector<float> Row(int32_t seq, int64_t position) const { return rows_.Row(SlotOf(seq, position)); }
   void SetRow(int32_t seq, int64_t position, const std::vector<float>& v) { rows_.SetRow(SlotOf(seq, position), v); }
   const Matrix& storage() const { return rows_; }
+  int64_t blocks() const { return static_cast<int64_t>(blocks_.size()); }
+  int32_t block_rows() const { return block_rows_; }
 
  private:
-  // Written out again on purpose: what SlotMap::Slot has to give.
+  // Written out again on purpose: what SlotMap has to give.
   int64_t SlotOf(int32_t seq, int64_t position) const {
     const int64_t local = ring_ ? position % (blocks_per_seq_ * block_rows_) : position;
     return blocks_[seq * blocks_per_seq_ + local / block_rows_] * int64_t{block_rows_} + local % block_rows_;
@@ -286,6 +292,88 @@ class Pool {
   bool ring_;
   std::vector<int32_t> blocks_;
   Matrix rows_;
+};
+
+// The rows of a plain pool once more in packed pages, at the same places. Pages lie apart; the bytes between them hold
+// a pattern that operators must leave alone. The plain pool outlives this one, whose view uses its block table.
+class PackedPool {
+ public:
+  // Every row is quantised, and `plain` takes the values that are left of it.
+  PackedPool(Pool* plain, ops::RowFormat format, int64_t tail)
+      : view_(plain->view()),
+        payload_(ops::PageBytes(format, DType::kBF16, view_.cols, tail, plain->block_rows())),
+        bytes_(static_cast<size_t>(plain->blocks() * (payload_ + kGap)), kPattern) {
+    view_.data = bytes_.data();
+    view_.format = format;
+    view_.tail = tail;
+    view_.block_stride = payload_ + kGap;
+    ForEachRow(plain, [](const ops::PagedRows& from, const ops::PagedRows& to, int64_t row, float* values) {
+      ops::DecodeRow(from, 0, row, values);
+      ops::EncodeRow(to, 0, row, values);
+    });
+    Unpack(plain);
+  }
+
+  const ops::PagedRows& view() const { return view_; }
+  std::vector<float> Row(int32_t seq, int64_t position) const {
+    std::vector<float> row(static_cast<size_t>(view_.cols));
+    ops::DecodeRow(view_, seq, position, row.data());
+    return row;
+  }
+  // Arbitrary codes, those of zero, subnormal and largest numbers among them, but no NaN; scales around 1. `plain`
+  // takes the values.
+  void FillCodes(Random* random, Pool* plain) {
+    const int64_t values = plain->block_rows() * ops::RowValueBytes(view_.format, view_.dtype, view_.cols, view_.tail);
+    const bool fp8 = view_.format == ops::RowFormat::kFp8DsMla;
+    for (int64_t b = 0; b < plain->blocks(); ++b) {
+      uint8_t* page = bytes_.data() + b * view_.block_stride;
+      for (int64_t i = 0; i < payload_; ++i) {
+        const bool scale = i >= values;
+        page[i] = static_cast<uint8_t>(scale ? 120 + random->Index(6) : random->Index(256));
+        if (!scale && fp8 && (page[i] & 0x7F) == 0x7F) page[i] ^= 1;
+      }
+    }
+    // The tails as numbers: arbitrary bytes would be huge ones and NaN.
+    if (view_.tail > 0) {
+      ForEachRow(plain, [&](const ops::PagedRows&, const ops::PagedRows& to, int64_t row, float*) {
+        const ops::RowPlace place = ops::RowPlaces(to).At(0, row);
+        auto* tail = reinterpret_cast<BFloat16*>(place.values + view_.cols - view_.tail);
+        for (int64_t i = 0; i < view_.tail; ++i) tail[i] = ToBFloat16(random->Normal());
+      });
+    }
+    Unpack(plain);
+  }
+  bool GapsIntact() const {
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      if (static_cast<int64_t>(i) % view_.block_stride >= payload_ && bytes_[i] != kPattern) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr uint8_t kPattern = 0xA5;
+  static constexpr int64_t kGap = 64 + 6;  // pages at any even address
+
+  // Calls f with every row of the plain and of this pool, by its place and not by its position.
+  template <typename F>
+  void ForEachRow(Pool* plain, const F& f) {
+    std::vector<int32_t> identity(static_cast<size_t>(plain->blocks()));
+    std::iota(identity.begin(), identity.end(), 0);
+    ops::PagedRows from = plain->view(), to = view_;
+    from.map = to.map = {identity.data(), plain->blocks(), plain->block_rows(), 0};
+    std::vector<float> values(static_cast<size_t>(view_.cols));
+    for (int64_t row = 0; row < plain->blocks() * plain->block_rows(); ++row) f(from, to, row, values.data());
+  }
+  void Unpack(Pool* plain) {
+    ForEachRow(plain, [](const ops::PagedRows& from, const ops::PagedRows& to, int64_t row, float* values) {
+      ops::DecodeRow(to, 0, row, values);
+      ops::EncodeRow(from, 0, row, values);
+    });
+  }
+
+  ops::PagedRows view_;
+  int64_t payload_;
+  std::vector<uint8_t> bytes_;
 };
 
 struct Batch {

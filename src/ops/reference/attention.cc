@@ -18,7 +18,7 @@ class VisibleRows {
 
   void Add(const PagedRows& pool, int32_t seq, int64_t position) {
     values_.resize(static_cast<size_t>((count_ + 1) * cols_));
-    reference::LoadRow(pool, pool.map.Slot(seq, position), values_.data() + count_ * cols_);
+    reference::LoadRow(pool, seq, position, values_.data() + count_ * cols_);
     ++count_;
   }
   int64_t count() const { return count_; }
@@ -111,8 +111,9 @@ void ReferenceOps::KvNormRopeStore(const KvNormRopeStoreArgs& args) {
     std::vector<float> kv = reference::LoadRow(args.kv, t);
     Normalize(kv.data(), norm.data(), d, args.rms_eps);
     Rotate(kv.data() + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
-    SimulateKv(kv.data(), d - 2 * half);
-    reference::StoreRow(args.cache, args.cache.map.Slot(args.batch.seqs[t], args.batch.positions[t]), kv.data());
+    // A packed pool quantises by itself.
+    if (args.cache.format == RowFormat::kPlain) SimulateKv(kv.data(), d - 2 * half);
+    reference::StoreRow(args.cache, args.batch.seqs[t], args.batch.positions[t], kv.data());
   }
 }
 

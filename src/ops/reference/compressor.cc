@@ -20,7 +20,7 @@ struct Slot {
 // Channels [first, first+width) of the state of `position`; a state row is kv | gate, each `channels` wide.
 Slot LoadSlot(const PagedRows& state, int32_t seq, int64_t position, int64_t channels, int64_t first, int64_t width) {
   std::vector<float> row(static_cast<size_t>(state.cols));
-  reference::LoadRow(state, state.map.Slot(seq, position), row.data());
+  reference::LoadRow(state, seq, position, row.data());
   const auto values = row.begin() + first;
   const auto gates = row.begin() + channels + first;
   return {{values, values + width}, {gates, gates + width}};
@@ -76,7 +76,7 @@ void ReferenceOps::Compress(const CompressArgs& args) {
     reference::LoadRow(args.gate, t, state.data() + channels);
     const float* ape = args.ape + batch.positions[t] % args.ratio * channels;
     for (int64_t i = 0; i < channels; ++i) state[channels + i] += ape[i];
-    reference::StoreRow(args.state, args.state.map.Slot(batch.seqs[t], batch.positions[t]), state.data());
+    reference::StoreRow(args.state, batch.seqs[t], batch.positions[t], state.data());
   }
 
   const std::vector<float> norm = reference::LoadVector(args.norm);
@@ -92,12 +92,16 @@ void ReferenceOps::Compress(const CompressArgs& args) {
     const auto first_position = static_cast<int32_t>(window * args.ratio);
     ComputeRopeAngles({.tokens = 1, .positions = &first_position}, args.rope_freqs, cos.data(), sin.data());
     Rotate(row.data() + width - 2 * half, cos.data(), sin.data(), half, false);
-    if (args.indexer_keys) {
-      HadamardFp4(row.data(), width);
-    } else {
-      SimulateKv(row.data(), width - 2 * half);
+    if (args.indexer_keys) HadamardAct(row.data(), width);
+    // A packed pool quantises by itself.
+    if (args.output.format == RowFormat::kPlain) {
+      if (args.indexer_keys) {
+        SimulateKey(row.data(), width);
+      } else {
+        SimulateKv(row.data(), width - 2 * half);
+      }
     }
-    reference::StoreRow(args.output, args.output.map.Slot(batch.seqs[t], window), row.data());
+    reference::StoreRow(args.output, batch.seqs[t], window, row.data());
   }
 }
 

@@ -42,11 +42,14 @@ std::vector<int32_t> SelectLargest(std::vector<float> scores, int64_t count) {
 
 }  // namespace
 
-void ReferenceOps::HadamardFp4(float* x, int64_t n) const {
-  constexpr int64_t kFp4Block = 32;
+void ReferenceOps::HadamardAct(float* x, int64_t n) const {
   Hadamard(x, n);
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
   for (int64_t i = 0; i < n; ++i) x[i] = Act(x[i] * scale);
+}
+
+void ReferenceOps::SimulateKey(float* x, int64_t n) const {
+  constexpr int64_t kFp4Block = 32;
   if (published()) reference::SimulateFp4(x, n, kFp4Block);
 }
 
@@ -59,7 +62,8 @@ void ReferenceOps::IndexerQuery(const IndexerQueryArgs& args) {
     for (int64_t h = 0; h < args.heads; ++h) {
       float* q = row.data() + h * d;
       Rotate(q + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
-      HadamardFp4(q, d);
+      HadamardAct(q, d);
+      SimulateKey(q, d);
     }
     reference::StoreRow(args.q, t, row.data());
   }
@@ -78,7 +82,7 @@ void ReferenceOps::IndexerTopk(const IndexerTopkArgs& args) {
     for (float& w : weights) w = Act(w * scale);
     std::vector<float> scores(static_cast<size_t>(visible));
     for (int64_t j = 0; j < visible; ++j) {
-      reference::LoadRow(args.keys, args.keys.map.Slot(args.batch.seqs[t], j), key.data());
+      reference::LoadRow(args.keys, args.batch.seqs[t], j, key.data());
       float sum = 0;
       for (int64_t h = 0; h < args.heads; ++h) {
         const float dot = Act(reference::Dot(q.data() + h * d, key.data(), d));

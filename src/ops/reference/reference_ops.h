@@ -68,8 +68,10 @@ class ReferenceOps : public Ops {
   void Rotate(float* x, const float* cos, const float* sin, int64_t half, bool inverse) const;
   // Rotates the pairs (x[i], x[i + half]) of vision heads and rounds (vision spec 3 step 5).
   void RotateHalves(float* x, const float* cos, const float* sin, int64_t half) const;
-  // x = act(H*x / sqrt(n)), then the FP4 simulation of published numerics (spec 3.6 steps 2, 3).
-  void HadamardFp4(float* x, int64_t n) const;
+  // x = act(H*x / sqrt(n)) (spec 3.6 step 2).
+  void HadamardAct(float* x, int64_t n) const;
+  // The FP4 simulation of an indexer query or key; nothing in f32 numerics (spec 3.6 step 3).
+  void SimulateKey(float* x, int64_t n) const;
   // The FP8 simulation of the first n values of a KV row; nothing in f32 numerics (spec 3.4 step 4).
   void SimulateKv(float* x, int64_t n) const;
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "ops/row_format.h"
 
 namespace hadal::ops::reference {
 namespace {
@@ -96,12 +97,10 @@ void StoreRow(const Tensor& t, int64_t row, const float* values) {
   Store(t.data, t.dtype, row * t.stride, t.cols, values);
 }
 
-void LoadRow(const PagedRows& pool, int64_t slot, float* out) {
-  Load(pool.data, pool.dtype, slot * pool.cols, pool.cols, out);
-}
+void LoadRow(const PagedRows& pool, int32_t seq, int64_t position, float* out) { DecodeRow(pool, seq, position, out); }
 
-void StoreRow(const PagedRows& pool, int64_t slot, const float* values) {
-  Store(pool.data, pool.dtype, slot * pool.cols, pool.cols, values);
+void StoreRow(const PagedRows& pool, int32_t seq, int64_t position, const float* values) {
+  EncodeRow(pool, seq, position, values);
 }
 
 std::vector<float> LoadVector(const Vector& v) {

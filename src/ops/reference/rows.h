@@ -17,9 +17,9 @@ std::vector<float> LoadRow(const Tensor& t, int64_t row);
 // Writes values[0, t.cols) to row `row`, rounded once to the dtype of the matrix.
 void StoreRow(const Tensor& t, int64_t row, const float* values);
 
-// The same for a row of a pool; `slot` is SlotMap::Slot of the sequence and position.
-void LoadRow(const PagedRows& pool, int64_t slot, float* out);
-void StoreRow(const PagedRows& pool, int64_t slot, const float* values);
+// The same for row `position` of sequence `seq` of a pool. A packed pool quantises what is stored.
+void LoadRow(const PagedRows& pool, int32_t seq, int64_t position, float* out);
+void StoreRow(const PagedRows& pool, int32_t seq, int64_t position, const float* values);
 
 std::vector<float> LoadVector(const Vector& v);
 

@@ -71,13 +71,30 @@ HWY_INLINE VF RoundE2M1V(DF d, VF x) {
   return hn::CopySign(hn::Mul(hn::Round(hn::Mul(a, Pow2Reciprocal(d, step))), step), x);
 }
 
-// Quantises and dequantises in place n fp32 values that share one scale; n is a multiple of the vector length.
-HWY_INLINE void FakeQuantE4M3(DF d, float* HWY_RESTRICT x, int64_t n) {
+// The scale in all lanes of n fp32 values that share one; n is a multiple of the vector length.
+HWY_INLINE VF LargestV(DF d, const float* HWY_RESTRICT x, int64_t n, float floor) {
   const int64_t lanes = hn::Lanes(d);
   VF amax = hn::Zero(d);
   for (int64_t i = 0; i < n; i += lanes) amax = hn::Max(amax, hn::Abs(hn::LoadU(d, x + i)));
-  amax = hn::Max(hn::MaxOfLanes(d, amax), hn::Set(d, 1e-4f));
-  const VF scale = Pow2CeilV(d, hn::Mul(amax, hn::Set(d, 1.0f / 448.0f)));
+  return hn::Max(hn::MaxOfLanes(d, amax), hn::Set(d, floor));
+}
+HWY_INLINE VF ScaleE4M3V(DF d, const float* HWY_RESTRICT x, int64_t n) {
+  return Pow2CeilV(d, hn::Mul(LargestV(d, x, n, 1e-4f), hn::Set(d, 1.0f / 448.0f)));
+}
+// The floor keeps the scale at 2^-126 or above; its reciprocal 2^126 is still finite.
+HWY_INLINE VF ScaleE2M1V(DF d, const float* HWY_RESTRICT x, int64_t n) {
+  return Pow2CeilV(d, hn::Mul(LargestV(d, x, n, 6.0f * 0x1p-126f), hn::Set(d, 1.0f / 6.0f)));
+}
+// E8M0 byte of a power of two that all lanes hold.
+HWY_INLINE uint8_t ScaleByte(DF, VF scale) {
+  const hn::RebindToUnsigned<DF> d32;
+  return static_cast<uint8_t>(hn::GetLane(hn::ShiftRight<23>(hn::BitCast(d32, scale))));
+}
+
+// Quantises and dequantises in place n fp32 values that share one scale; n is a multiple of the vector length.
+HWY_INLINE void FakeQuantE4M3(DF d, float* HWY_RESTRICT x, int64_t n) {
+  const int64_t lanes = hn::Lanes(d);
+  const VF scale = ScaleE4M3V(d, x, n);
   const VF inverse = Pow2Reciprocal(d, scale);
   for (int64_t i = 0; i < n; i += lanes) {
     hn::StoreU(hn::Mul(RoundE4M3V(d, hn::Mul(hn::LoadU(d, x + i), inverse)), scale), d, x + i);
@@ -85,11 +102,7 @@ HWY_INLINE void FakeQuantE4M3(DF d, float* HWY_RESTRICT x, int64_t n) {
 }
 HWY_INLINE void FakeQuantE2M1(DF d, float* HWY_RESTRICT x, int64_t n) {
   const int64_t lanes = hn::Lanes(d);
-  VF amax = hn::Zero(d);
-  for (int64_t i = 0; i < n; i += lanes) amax = hn::Max(amax, hn::Abs(hn::LoadU(d, x + i)));
-  amax = hn::Max(hn::MaxOfLanes(d, amax), hn::Set(d, 6.0f * 0x1p-126f));
-  const VF scale = Pow2CeilV(d, hn::Mul(amax, hn::Set(d, 1.0f / 6.0f)));
-  // The floor keeps the scale at 2^-126 or above; its reciprocal 2^126 is still finite.
+  const VF scale = ScaleE2M1V(d, x, n);
   const VF inverse = Pow2Reciprocal(d, scale);
   for (int64_t i = 0; i < n; i += lanes) {
     hn::StoreU(hn::Mul(RoundE2M1V(d, hn::Mul(hn::LoadU(d, x + i), inverse)), scale), d, x + i);

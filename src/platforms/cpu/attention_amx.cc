@@ -6,6 +6,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "base/float_formats.h"
 #include "platforms/cpu/amx_tiles.h"
 
 HADAL_AMX_BEGIN
@@ -52,8 +53,53 @@ Layout MakeLayout(std::byte* base, int64_t n, int64_t heads, int64_t dim) {
   return l;
 }
 
+// Any codes under any scale: fp32 arithmetic on 16 values at a time.
+[[gnu::noinline]] void UnpackAnyE4M3(const uint8_t* codes, uint8_t scale, int64_t n, uint16_t* out) {
+  const __m512 factor = _mm512_set1_ps(E8M0ToFloat(scale));
+  for (int64_t i = 0; i < n; i += 16) {
+    const auto present = static_cast<__mmask16>((1u << std::min<int64_t>(16, n - i)) - 1u);
+    const __m512i code = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(present, codes + i));
+    const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi32(0x7F));
+    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x80)), 24);
+    const __m512i normal = _mm512_add_epi32(_mm512_slli_epi32(magnitude, 20), _mm512_set1_epi32(120 << 23));
+    const __m512 small = _mm512_mul_ps(_mm512_cvtepi32_ps(magnitude), _mm512_set1_ps(0x1p-9f));
+    __m512i v = _mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(8)),
+                                      _mm512_castps_si512(small));
+    v = _mm512_mask_mov_epi32(v, _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7F)),
+                              _mm512_set1_epi32(0x7FC00000));
+    const __m512 value = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(v, sign)), factor);
+    _mm256_mask_storeu_epi16(out + i, present, _mm512_cvtepi32_epi16(Bf16Bits(value)));
+  }
+}
+
+// The first n values of a packed row as bf16, exactly. bf16 has the exponent range to take the scale in: a normal
+// number's bits are moved and the exponent field is added to. Subnormal numbers, zero and NaN take their way one by one
+// to a table; with values of any usual distribution one group in a hundred has some.
+void UnpackE4M3(const ops::RowPlace& place, int64_t n, uint16_t* out) {
+  const auto* codes = reinterpret_cast<const uint8_t*>(place.values);
+  const __m512i magnitude_and_sign = _mm512_set1_epi16(static_cast<int16_t>(0x87F0));
+  for (int64_t g = 0; g < n; g += ops::kFp8RowGroup) {
+    const auto scale = static_cast<uint8_t>(place.scales[g / ops::kFp8RowGroup]);
+    if (n - g >= ops::kFp8RowGroup && scale >= 7 && scale <= 246) {
+      // 127 (NaN) and 0 ... 7 are the numbers 0 ... 8 behind it, counted modulo 128.
+      const __m512i next =
+          _mm512_and_si512(_mm512_add_epi8(_mm512_loadu_si512(codes + g), _mm512_set1_epi8(1)), _mm512_set1_epi8(0x7F));
+      if (_mm512_cmplt_epu8_mask(next, _mm512_set1_epi8(9)) == 0) {
+        const __m512i bias = _mm512_set1_epi16(static_cast<int16_t>((scale - 7) * 128));
+        for (int64_t i = g; i < g + ops::kFp8RowGroup; i += 32) {
+          const __m512i code = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i)));
+          const __m512i bits = _mm512_and_si512(_mm512_slli_epi16(code, 4), magnitude_and_sign);
+          _mm512_storeu_si512(out + i, _mm512_add_epi16(bits, bias));
+        }
+        continue;
+      }
+    }
+    UnpackAnyE4M3(codes + g, scale, std::min(n - g, ops::kFp8RowGroup), out + g);
+  }
+}
+
 // Gathers the rows, and interleaves pairs of them as the value product wants them.
-void GatherRows(const void* const* rows, int64_t n, int64_t dim, const Layout& l) {
+void GatherRows(const ops::RowPlace* rows, int64_t tail, int64_t n, int64_t dim, const Layout& l) {
   alignas(64) uint16_t first[32];
   alignas(64) uint16_t second[32];
   for (int i = 0; i < 32; ++i) {
@@ -65,8 +111,11 @@ void GatherRows(const void* const* rows, int64_t n, int64_t dim, const Layout& l
   const int64_t blocks = dim / 16;
   for (int64_t j = 0; j < l.rows; ++j) {
     uint16_t* key = l.keys + j * dim;
-    if (j < n) {
-      std::memcpy(key, rows[j], dim * 2);
+    if (j < n && rows[j].scales == nullptr) {
+      std::memcpy(key, rows[j].values, dim * 2);
+    } else if (j < n) {
+      UnpackE4M3(rows[j], dim - tail, key);
+      std::memcpy(key + dim - tail, rows[j].values + dim - tail, tail * 2);
     } else {
       std::memset(key, 0, dim * 2);
     }
@@ -202,15 +251,15 @@ void ValueTiles(const Layout& l, int64_t dim, int64_t h, int64_t block, float ou
 
 size_t AttendAmxScratch(int64_t n, int64_t heads, int64_t dim) { return MakeLayout(nullptr, n, heads, dim).bytes; }
 
-void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, const void* const* rows, int64_t n, float scale,
-               const float* sink, std::byte* scratch, float* out) {
+void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, const ops::RowPlace* rows, int64_t tail, int64_t n,
+               float scale, const float* sink, std::byte* scratch, float* out) {
   if (n == 0) {
     std::memset(out, 0, heads * dim * sizeof(float));
     return;
   }
   const Layout l = MakeLayout(scratch, n, heads, dim);
   ConfigureTiles(16);
-  GatherRows(rows, n, dim, l);
+  GatherRows(rows, tail, n, dim, l);
   PackQuery(q, heads, dim, l);
   TileFence(scratch);
   for (int64_t j = 0; j < l.rows; j += 32) {
@@ -246,8 +295,8 @@ HADAL_AMX_END
 
 namespace hadal::cpu {
 size_t AttendAmxScratch(int64_t, int64_t, int64_t) { return 0; }
-void AttendAmx(const uint16_t*, int64_t, int64_t, const void* const*, int64_t, float, const float*, std::byte*,
-               float*) {}
+void AttendAmx(const uint16_t*, int64_t, int64_t, const ops::RowPlace*, int64_t, int64_t, float, const float*,
+               std::byte*, float*) {}
 }  // namespace hadal::cpu
 
 #endif

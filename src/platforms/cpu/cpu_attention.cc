@@ -7,19 +7,12 @@
 
 #include "base/float_formats.h"
 #include "base/status.h"
+#include "ops/row_format.h"
 #include "platforms/cpu/attention_amx.h"
 #include "platforms/cpu/cpu_ops_impl.h"
 
 namespace hadal::cpu {
 namespace {
-
-const void* CacheRow(const ops::PagedRows& cache, int32_t seq, int64_t position) {
-  return static_cast<const std::byte*>(cache.data) +
-         cache.map.Slot(seq, position) * cache.cols * DTypeBytes(cache.dtype, 1);
-}
-void* MutableCacheRow(const ops::PagedRows& cache, int32_t seq, int64_t position) {
-  return const_cast<void*>(CacheRow(cache, seq, position));
-}
 
 std::byte* RowAt(const ops::Tensor& t, int64_t row, int64_t column = 0) {
   return static_cast<std::byte*>(t.data) + (row * t.stride + column) * DTypeBytes(t.dtype, 1);
@@ -94,9 +87,33 @@ void CpuOps::KvNormRopeStore(const ops::KvNormRopeStoreArgs& args) {
     kernels_.scale_weight(v, d, 1.0f / std::sqrt(mean + args.rms_eps), args.norm, v);
     kernels_.round(v, d, args.kv.dtype);
     kernels_.rope(v + plain, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
-    if (published()) kernels_.fake_e4m3(v, plain, 64);
-    kernels_.store(v, d, MutableCacheRow(args.cache, args.batch.seqs[t], args.batch.positions[t]), args.cache.dtype);
+    StoreKv(args.cache, args.batch.seqs[t], args.batch.positions[t], v, 2 * half);
   });
+}
+
+void CpuOps::StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail) const {
+  const ops::RowPlace place = ops::RowPlaces(pool).At(seq, position);
+  const int64_t quantized = pool.cols - tail;
+  if (pool.format == ops::RowFormat::kPlain) {
+    if (published()) kernels_.fake_e4m3(v, quantized, ops::kFp8RowGroup);
+    kernels_.store(v, pool.cols, place.values, pool.dtype);
+    return;
+  }
+  HADAL_CHECK(published() && pool.format == ops::RowFormat::kFp8DsMla && pool.tail == tail);
+  std::memset(place.scales, 0, ops::RowScaleBytes(pool.format, pool.cols, tail));
+  kernels_.encode_e4m3(v, quantized, place.values, place.scales);
+  kernels_.store(v + quantized, tail, place.values + quantized, DType::kBF16);
+}
+
+void CpuOps::StoreKey(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v) const {
+  const ops::RowPlace place = ops::RowPlaces(pool).At(seq, position);
+  if (pool.format == ops::RowFormat::kPlain) {
+    if (published()) kernels_.fake_e2m1(v, pool.cols, ops::kFp4RowGroup);
+    kernels_.store(v, pool.cols, place.values, pool.dtype);
+    return;
+  }
+  HADAL_CHECK(published() && pool.format == ops::RowFormat::kMxfp4);
+  kernels_.encode_e2m1(v, pool.cols, place.values, place.scales);
 }
 
 void CpuOps::Compress(const ops::CompressArgs& args) {
@@ -104,9 +121,13 @@ void CpuOps::Compress(const ops::CompressArgs& args) {
   const bool overlap = args.ratio == 4;
   const int64_t cols = overlap ? 2 * width : width;
   // All rows of the step are in the state before any window is pooled: a window may span the whole step.
+  const ops::RowPlaces states(args.state);
+  const auto state = [&](int32_t seq, int64_t position) {
+    return reinterpret_cast<float*>(states.At(seq, position).values);
+  };
   pool_.ParallelFor(args.kv.rows, [&](int64_t t, int) {
     const int32_t position = args.batch.positions[t];
-    auto* row = static_cast<float*>(MutableCacheRow(args.state, args.batch.seqs[t], position));
+    float* row = state(args.batch.seqs[t], position);
     std::memcpy(row, RowAt(args.kv, t), cols * sizeof(float));
     const auto* gate = reinterpret_cast<const float*>(RowAt(args.gate, t));
     const float* ape = args.ape + position % args.ratio * cols;
@@ -128,14 +149,14 @@ void CpuOps::Compress(const ops::CompressArgs& args) {
     if (overlap) {
       // Series A of the previous window; the first window has none.
       for (int64_t p = start - args.ratio; p < start; ++p, ++slots) {
-        const auto* row = p < 0 ? nullptr : static_cast<const float*>(CacheRow(args.state, seq, p));
+        const float* row = p < 0 ? nullptr : state(seq, p);
         kv[slots] = row;
         gate[slots] = row == nullptr ? nullptr : row + cols;
       }
     }
     const int64_t series = overlap ? width : 0;  // series B, or the only one
     for (int64_t p = start; p <= position; ++p, ++slots) {
-      const auto* row = static_cast<const float*>(CacheRow(args.state, seq, p));
+      const float* row = state(seq, p);
       kv[slots] = row + series;
       gate[slots] = row + cols + series;
     }
@@ -157,11 +178,10 @@ void CpuOps::Compress(const ops::CompressArgs& args) {
     if (args.indexer_keys) {
       kernels_.hadamard(v, width);
       kernels_.round(v, width, args.output.dtype);
-      if (published()) kernels_.fake_e2m1(v, width, 32);
-    } else if (published()) {
-      kernels_.fake_e4m3(v, width - 2 * half, 64);
+      StoreKey(args.output, seq, window, v);
+    } else {
+      StoreKv(args.output, seq, window, v, 2 * half);
     }
-    kernels_.store(v, width, MutableCacheRow(args.output, seq, window), args.output.dtype);
   });
 }
 
@@ -187,6 +207,7 @@ void CpuOps::IndexerTopk(const ops::IndexerTopkArgs& args) {
   const int64_t padded = (args.heads + 15) / 16 * 16;
   const float head_scale =
       1.0f / std::sqrt(static_cast<float>(dim)) * (1.0f / std::sqrt(static_cast<float>(args.heads)));
+  const ops::RowPlaces places(args.keys);
   pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
     WorkerScratch& scratch = workers_[worker];
     const int32_t seq = args.batch.seqs[t];
@@ -208,57 +229,93 @@ void CpuOps::IndexerTopk(const ops::IndexerTopkArgs& args) {
     for (int64_t h = 0; h < args.heads; ++h) {
       for (int64_t i = 0; i < dim; ++i) qt[i * padded + h] = row[h * dim + i];
     }
-    for (int64_t j = 0; j < visible; ++j) scratch.pointers[j] = CacheRow(args.keys, seq, j);
     float* scores = scratch.scores;
-    kernels_.index_scores(qt, weight, padded, dim, scratch.pointers, args.keys.dtype, visible, published(), scores);
+    auto* keys = reinterpret_cast<float*>(scratch.attention);
+    for (int64_t i = 0; i < kIndexKeys; ++i) scratch.pointers[i] = keys + i * dim;
+    for (int64_t j = 0; j < visible; j += kIndexKeys) {
+      const int64_t count = std::min(kIndexKeys, visible - j);
+      for (int64_t i = 0; i < count; ++i) {
+        const ops::RowPlace place = places.At(seq, j + i);
+        if (place.scales == nullptr) {
+          kernels_.load(place.values, args.keys.dtype, dim, keys + i * dim);
+        } else {
+          kernels_.decode_e2m1(place.values, place.scales, dim, keys + i * dim);
+        }
+      }
+      kernels_.index_scores(qt, weight, padded, dim, scratch.pointers, DType::kF32, count, published(), scores + j);
+    }
     if (args.scores != nullptr) std::copy(scores, scores + visible, args.scores + t * args.scores_stride);
     if (visible > args.top_k) SelectTopk(scores, visible, args.top_k, scratch.selection, out);
   });
 }
 
-int64_t CpuOps::VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, const void** rows) {
+int64_t CpuOps::VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, ops::RowPlace* rows) {
   const int32_t seq = args.batch.seqs[t];
   int64_t n = 0;
   if (!args.compressed.empty()) {
+    const ops::RowPlaces places(args.compressed);
     const int64_t exist = (args.batch.positions[t] + 1) / args.ratio;
     if (args.topk == nullptr) {
-      for (int64_t j = 0; j < exist; ++j) rows[n++] = CacheRow(args.compressed, seq, j);
+      for (int64_t j = 0; j < exist; ++j) rows[n++] = places.At(seq, j);
     } else {
       const int32_t* chosen = args.topk + t * args.topk_stride;
       for (int64_t i = 0; i < args.topk_stride; ++i) {
-        if (chosen[i] >= 0 && chosen[i] < exist) rows[n++] = CacheRow(args.compressed, seq, chosen[i]);
+        if (chosen[i] >= 0 && chosen[i] < exist) rows[n++] = places.At(seq, chosen[i]);
       }
     }
   }
-  for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) rows[n++] = CacheRow(args.window, seq, p);
+  const ops::RowPlaces places(args.window);
+  for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) rows[n++] = places.At(seq, p);
   return n;
+}
+
+void CpuOps::UnpackRows(int64_t n, int64_t dim, int64_t tail, WorkerScratch& scratch) const {
+  auto* unpacked = reinterpret_cast<uint16_t*>(scratch.attention);
+  for (int64_t j = 0; j < n; ++j) {
+    const ops::RowPlace& place = scratch.places[j];
+    scratch.pointers[j] = place.values;
+    if (place.scales == nullptr) continue;
+    uint16_t* row = unpacked + j * dim;
+    kernels_.decode_e4m3(place.values, place.scales, dim - tail, row);
+    std::memcpy(row + dim - tail, place.values + dim - tail, tail * sizeof(uint16_t));
+    scratch.pointers[j] = row;
+  }
 }
 
 void CpuOps::SparseAttention(const ops::SparseAttentionArgs& args) {
   const int64_t tokens = args.q.rows;
+  if (tokens == 0) return;
   const int64_t dim = args.head_dim;
   const int64_t half = args.rope.half;
   const bool tiles = amx_.tiles && dim % 64 == 0 && args.q.dtype == DType::kBF16 && args.window.dtype == DType::kBF16;
-  // With tiles all heads of a token share the gathered rows; a few tokens alone are split by heads to occupy all
-  // threads. A head's result does not depend on its neighbours.
-  int64_t heads_per_task = 8;
-  if (tiles) heads_per_task = tokens >= 2 * pool_.threads() ? args.heads : std::min<int64_t>(32, args.heads);
+  const int64_t tail = args.window.format == ops::RowFormat::kPlain ? args.compressed.tail : args.window.tail;
+  HADAL_CHECK(args.compressed.format == ops::RowFormat::kPlain || args.compressed.tail == tail);
+  // All heads of a task share the gathered or unpacked rows. The tokens are split by heads only as far as all threads
+  // need to be occupied. A head's result does not depend on its neighbours.
+  constexpr int64_t kTogether = 8;  // heads of the row kernel
+  const int64_t least = tiles ? 32 : kTogether;
+  const int64_t wanted = (2 * pool_.threads() + tokens - 1) / tokens;
+  const int64_t heads_per_task = (args.heads + wanted * least - 1) / (wanted * least) * least;
   const int64_t parts = (args.heads + heads_per_task - 1) / heads_per_task;
   pool_.ParallelFor(tokens * parts, [&](int64_t task, int worker) {
     WorkerScratch& scratch = workers_[worker];
     const int64_t t = task / parts;
     const int64_t first = task % parts * heads_per_task;
     const int64_t heads = std::min(heads_per_task, args.heads - first);
-    const int64_t n = VisibleRows(args, t, scratch.pointers);
+    const int64_t n = VisibleRows(args, t, scratch.places);
     float* out = scratch.rows;
     if (tiles) {
-      AttendAmx(reinterpret_cast<const uint16_t*>(RowAt(args.q, t, first * dim)), heads, dim, scratch.pointers, n,
+      AttendAmx(reinterpret_cast<const uint16_t*>(RowAt(args.q, t, first * dim)), heads, dim, scratch.places, tail, n,
                 args.softmax_scale, args.sink + first, scratch.attention, out);
     } else {
+      UnpackRows(n, dim, tail, scratch);
       float* q = scratch.vectors;
-      kernels_.load(RowAt(args.q, t, first * dim), args.q.dtype, heads * dim, q);
-      kernels_.attend(q, heads, dim, scratch.pointers, args.window.dtype, n, args.softmax_scale, args.sink + first,
-                      scratch.scores, out);
+      for (int64_t h = 0; h < heads; h += kTogether) {
+        const int64_t count = std::min(kTogether, heads - h);
+        kernels_.load(RowAt(args.q, t, (first + h) * dim), args.q.dtype, count * dim, q);
+        kernels_.attend(q, count, dim, scratch.pointers, args.window.dtype, n, args.softmax_scale,
+                        args.sink + first + h, scratch.scores, out + h * dim);
+      }
     }
     kernels_.round(out, heads * dim, args.out.dtype);
     for (int64_t h = 0; h < heads; ++h) {

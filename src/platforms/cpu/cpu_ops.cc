@@ -88,11 +88,15 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
         2 * std::max({8 * spec.head_dim, spec.index_head_dim * ((spec.index_heads + 15) / 16 * 16 + 16), spec.hidden,
                       spec.moe_intermediate, int64_t{1024}}));
     worker.selection = carver.Take<float>(scored);
-    worker.pointers = carver.Take<const void*>(std::max(attended, scored));
+    worker.places = carver.Take<ops::RowPlace>(attended);
+    worker.pointers = carver.Take<const void*>(std::max(attended, kIndexKeys));
+    size_t attention = kIndexKeys * spec.index_head_dim * sizeof(float);
+    if (published()) attention = std::max<size_t>(attention, attended * spec.head_dim * sizeof(uint16_t));
     if (amx_.tiles) {
-      worker.attention = carver.Take<std::byte>(std::max(AttendAmxScratch(attended, spec.heads, spec.head_dim),
-                                                         AttendAllAmxScratch(spec.vision_rows, kMaxVisionHead)));
+      attention = std::max({attention, AttendAmxScratch(attended, spec.heads, spec.head_dim),
+                            AttendAllAmxScratch(spec.vision_rows, kMaxVisionHead)});
     }
+    worker.attention = carver.Take<std::byte>(static_cast<int64_t>(attention));
     worker.linear = carver.Take<std::byte>(LinearScratchBytes(std::max<int64_t>(t, kHcRows)));
   }
   for (int i = 0; i < kPackVariants; ++i) {

@@ -7,6 +7,7 @@
 
 #include "base/memory_region.h"
 #include "base/thread_pool.h"
+#include "ops/row_format.h"
 #include "platforms/cpu/carver.h"
 #include "platforms/cpu/cpu_ops.h"
 #include "platforms/cpu/linear.h"
@@ -22,6 +23,9 @@ inline constexpr int64_t kMaxVisionHead = 128;
 // Most experts that can have rows in one step, the shared one included.
 inline constexpr int64_t kMaxJobs = 1025;
 
+// Keys that the indexer reads and scores together: 8 KiB of fp32 at the published width stay in L1 beside the queries.
+inline constexpr int64_t kIndexKeys = 16;
+
 // Scratch of one worker.
 struct WorkerScratch {
   float* rows = nullptr;            // [kPackRows, max row] fp32 input rows
@@ -30,9 +34,12 @@ struct WorkerScratch {
   float* scores = nullptr;          // attention: [8, max attended or vision rows]; indexer: [max compressed rows]
   float* vectors = nullptr;         // a handful of head-sized rows
   float* selection = nullptr;       // indexer: [max compressed rows]
-  const void** pointers = nullptr;  // [max(attended, compressed) rows]
-  std::byte* attention = nullptr;   // AttendAmxScratch, AttendAllAmxScratch
-  std::byte* linear = nullptr;      // LinearScratchBytes
+  ops::RowPlace* places = nullptr;  // [max attended rows]
+  const void** pointers = nullptr;  // the same, or [kIndexKeys]
+  // AttendAmxScratch, AttendAllAmxScratch; unpacked rows: bf16 [max attended, head_dim] or fp32 [kIndexKeys,
+  // index_head_dim].
+  std::byte* attention = nullptr;
+  std::byte* linear = nullptr;  // LinearScratchBytes
 };
 
 // Buffers of the mixture of experts, by slot: one slot for each (row, chosen expert), sorted by expert, then the shared
@@ -107,8 +114,14 @@ class CpuOps final : public ops::Ops {
   void PackVisionTiles(const ops::VisionAttentionArgs& args, int64_t first, int64_t count);
   void VisionAttentionTiles(const ops::VisionAttentionArgs& args);
 
-  // Pointers to the cache rows that row t of the step sees: compressed ones, then the window.
-  static int64_t VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, const void** rows);
+  // The cache rows that row t of the step sees: compressed ones, then the window.
+  static int64_t VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, ops::RowPlace* rows);
+  // scratch.pointers for the n rows at scratch.places: where they lie, or unpacked to bf16 at scratch.attention.
+  void UnpackRows(int64_t n, int64_t dim, int64_t tail, WorkerScratch& scratch) const;
+  // Quantise v[0, cols) as published numerics have it, but for the last `tail` values of a KV row, and store it as row
+  // `position`. v is changed.
+  void StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail) const;
+  void StoreKey(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v) const;
 
   // The mixing logits of hyper-connections for rows [first, first + count): streams in fp32 at `rows`, mixes [count,
   // n].

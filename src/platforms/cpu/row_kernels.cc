@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/float_formats.h"
+#include "ops/row_format.h"
 #include "platforms/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -81,6 +82,142 @@ void FakeE4M3(float* x, int64_t n, int64_t block) {
 }
 void FakeE2M1(float* x, int64_t n, int64_t block) {
   for (int64_t i = 0; i < n; i += block) FakeQuantE2M1(DF(), x + i, std::min(block, n - i));
+}
+
+// Codes of values on the E4M3 grid, and on the E2M1 grid, in 32-bit lanes. Below the smallest normal number (2^-6, 1) a
+// code counts steps (2^-9, 1/2); above, it is the upper bits of the number with the exponent's bias changed.
+template <int kMantissa, int kBias, int kSignShift>
+HWY_INLINE hn::Vec<hn::RebindToSigned<DF>> CodeV(DF d, VF v) {
+  const hn::RebindToUnsigned<DF> d32;
+  const hn::RebindToSigned<DF> i32;
+  const float normal_from = kMantissa == 3 ? 0x1p-6f : 1.0f;
+  const float steps = kMantissa == 3 ? 512.0f : 2.0f;
+  const VF a = hn::Abs(v);
+  const auto upper = hn::BitCast(i32, hn::ShiftRight<23 - kMantissa>(hn::BitCast(d32, a)));
+  const auto normal = hn::Sub(upper, hn::Set(i32, (127 - kBias) << kMantissa));
+  const auto small = hn::ConvertTo(i32, hn::Mul(a, hn::Set(d, steps)));
+  const auto sign = hn::ShiftRight<31>(hn::BitCast(d32, v));
+  const auto magnitude = hn::IfThenElse(hn::RebindMask(i32, hn::Lt(a, hn::Set(d, normal_from))), small, normal);
+  return hn::Or(magnitude, hn::BitCast(i32, hn::ShiftLeft<kSignShift>(sign)));
+}
+
+void EncodeE4M3(const float* x, int64_t n, std::byte* codes, std::byte* scales) {
+  const DF d;
+  const hn::Rebind<uint8_t, DF> d8;
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t g = 0; g < n; g += ops::kFp8RowGroup) {
+    const int64_t end = std::min(n, g + ops::kFp8RowGroup);
+    const VF scale = ScaleE4M3V(d, x + g, end - g);
+    const VF inverse = Pow2Reciprocal(d, scale);
+    scales[g / ops::kFp8RowGroup] = static_cast<std::byte>(ScaleByte(d, scale));
+    for (int64_t i = g; i < end; i += lanes) {
+      const auto code = CodeV<3, 7, 7>(d, RoundE4M3V(d, hn::Mul(hn::LoadU(d, x + i), inverse)));
+      hn::StoreU(hn::DemoteTo(d8, code), d8, reinterpret_cast<uint8_t*>(codes + i));
+    }
+  }
+}
+
+void EncodeE2M1(const float* x, int64_t n, std::byte* codes, std::byte* scales) {
+  const DF d;
+  const hn::Rebind<uint8_t, DF> d8;
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t g = 0; g < n; g += ops::kFp4RowGroup) {
+    const VF scale = ScaleE2M1V(d, x + g, ops::kFp4RowGroup);
+    const VF inverse = Pow2Reciprocal(d, scale);
+    scales[g / ops::kFp4RowGroup] = static_cast<std::byte>(ScaleByte(d, scale));
+    uint8_t single[ops::kFp4RowGroup];
+    for (int64_t i = 0; i < ops::kFp4RowGroup; i += lanes) {
+      const auto code = CodeV<1, 1, 3>(d, RoundE2M1V(d, hn::Mul(hn::LoadU(d, x + g + i), inverse)));
+      hn::StoreU(hn::DemoteTo(d8, code), d8, single + i);
+    }
+    for (int64_t i = 0; i < ops::kFp4RowGroup; i += 2) {
+      codes[(g + i) / 2] = static_cast<std::byte>(single[i] | single[i + 1] << 4);
+    }
+  }
+}
+
+// Any codes under any scale, to bf16.
+HWY_NOINLINE void DecodeAnyE4M3(const uint8_t* codes, float scale, int64_t n, uint16_t* out) {
+  const DF d;
+  const hn::RebindToSigned<DF> i32;
+  const hn::Rebind<uint8_t, DF> d8;
+  const int64_t lanes = hn::Lanes(d);
+  const VF factor = hn::Set(d, scale);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const auto code = hn::PromoteTo(i32, hn::LoadU(d8, codes + i));
+    const auto magnitude = hn::And(code, hn::Set(i32, 0x7F));
+    const VF normal = hn::BitCast(d, hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(i32, 120 << 23)));
+    const VF small = hn::Mul(hn::ConvertTo(d, magnitude), hn::Set(d, 0x1p-9f));
+    VF v = hn::IfThenElse(hn::RebindMask(d, hn::Lt(magnitude, hn::Set(i32, 8))), small, normal);
+    const VF nan = hn::BitCast(d, hn::Set(i32, 0x7FC00000));  // hn::NaN's payload would carry over in the rounding
+    v = hn::IfThenElse(hn::RebindMask(d, hn::Eq(magnitude, hn::Set(i32, 0x7F))), nan, v);
+    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(i32, 0x80)));
+    StoreAct(d, hn::Mul(hn::Or(v, hn::BitCast(d, sign)), factor), out + i);
+  }
+}
+
+// bf16 has the exponent range to take the scale in: a normal number's bits are moved and the exponent field is added
+// to. Groups with a subnormal number, zero or NaN are decoded again; with values of any usual distribution that is one
+// group in a hundred.
+void DecodeE4M3(const std::byte* codes, const std::byte* scales, int64_t n, uint16_t* out) {
+  const hn::ScalableTag<int16_t> d16;
+  const hn::Rebind<uint8_t, hn::ScalableTag<int16_t>> d8;
+  const int64_t lanes = hn::Lanes(d16);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
+  for (int64_t g = 0; g < n; g += ops::kFp8RowGroup) {
+    const int64_t count = std::min(n - g, ops::kFp8RowGroup);
+    const auto scale = static_cast<uint8_t>(scales[g / ops::kFp8RowGroup]);
+    // Where the largest and smallest normal numbers stay normal in bf16.
+    bool plain = scale >= 7 && scale <= 246 && count % lanes == 0;
+    if (plain) {
+      const auto bias = hn::Set(d16, static_cast<int16_t>((scale - 7) * 128));
+      auto special = hn::Lt(bias, bias);
+      for (int64_t i = g; i < g + count; i += lanes) {
+        const auto code = hn::PromoteTo(d16, hn::LoadU(d8, bytes + i));
+        const auto magnitude = hn::And(code, hn::Set(d16, 0x7F));
+        const auto sign = hn::ShiftLeft<8>(hn::And(code, hn::Set(d16, 0x80)));
+        // 127 (NaN) and 0 ... 7 are the numbers 0 ... 8 behind it, counted modulo 128.
+        const auto next = hn::And(hn::Add(code, hn::Set(d16, 1)), hn::Set(d16, 0x7F));
+        special = hn::Or(special, hn::Lt(next, hn::Set(d16, 9)));
+        hn::StoreU(hn::Or(hn::Add(hn::ShiftLeft<4>(magnitude), bias), sign), d16, reinterpret_cast<int16_t*>(out + i));
+      }
+      plain = hn::AllFalse(d16, special);
+    }
+    if (!plain) DecodeAnyE4M3(bytes + g, E8M0ToFloat(scale), count, out + g);
+  }
+}
+
+void DecodeE2M1(const std::byte* codes, const std::byte* scales, int64_t n, float* out) {
+  const DF d;
+  const hn::RebindToSigned<DF> i32;
+  const hn::Rebind<uint8_t, DF> d8;
+  const hn::CappedTag<uint16_t, ops::kFp4RowGroup / 2> d16;
+  const hn::Rebind<uint8_t, decltype(d16)> pairs8;
+  const int64_t lanes = hn::Lanes(d);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
+  for (int64_t g = 0; g < n; g += ops::kFp4RowGroup) {
+    const VF scale = hn::Set(d, E8M0ToFloat(static_cast<uint8_t>(scales[g / ops::kFp4RowGroup])));
+    const auto decode = [&](hn::Vec<hn::RebindToSigned<DF>> code) {
+      const auto bits = hn::ShiftLeft<22>(hn::And(code, hn::Set(i32, 7)));
+      const VF v = hn::BitCast(d, hn::Add(bits, hn::Set(i32, 126 << 23)));
+      // The codes of 0 and 1/2 have become 1/2 and 3/4.
+      const VF half = hn::Set(d, 0.5f);
+      const VF small = hn::Sub(hn::Add(v, v), hn::Set(d, 1.0f));
+      const VF magnitude = hn::IfThenElse(hn::Lt(v, hn::Add(half, half)), small, v);
+      const VF sign = hn::BitCast(d, hn::ShiftLeft<28>(hn::And(code, hn::Set(i32, 8))));
+      return hn::Mul(hn::Or(magnitude, sign), scale);
+    };
+    // A byte 0xHL in 16 bits, together with itself moved up by four, has the bytes 0x0L and 0x0H: codes in their order.
+    alignas(64) uint16_t single[ops::kFp4RowGroup / 2];
+    for (int64_t i = 0; i < ops::kFp4RowGroup / 2; i += hn::Lanes(d16)) {
+      const auto pair = hn::PromoteTo(d16, hn::LoadU(pairs8, bytes + g / 2 + i));
+      hn::StoreU(hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(d16, 0x0F0F)), d16, single + i);
+    }
+    const auto* code = reinterpret_cast<const uint8_t*>(single);
+    for (int64_t i = 0; i < ops::kFp4RowGroup; i += lanes) {
+      hn::StoreU(decode(hn::PromoteTo(i32, hn::LoadU(d8, code + i))), d, out + g + i);
+    }
+  }
 }
 
 float SumSquares(const float* x, int64_t n) {
@@ -510,8 +647,29 @@ void IndexScores(const float* qt, const float* weight, int64_t heads, int64_t di
 }
 
 RowKernels MakeRowKernels() {
-  return {Load,  Store,  Round, FakeE4M3, FakeE2M1, SumSquares,  SumRoundedSquares, ScaleWeight, Rope,   Hadamard,
-          HcMix, HcPost, Pool,  Swiglu,   Attend,   IndexScores, AttendAll,         AddTo,       SiluMul};
+  return {Load,
+          Store,
+          Round,
+          FakeE4M3,
+          FakeE2M1,
+          EncodeE4M3,
+          EncodeE2M1,
+          DecodeE4M3,
+          DecodeE2M1,
+          SumSquares,
+          SumRoundedSquares,
+          ScaleWeight,
+          Rope,
+          Hadamard,
+          HcMix,
+          HcPost,
+          Pool,
+          Swiglu,
+          Attend,
+          IndexScores,
+          AttendAll,
+          AddTo,
+          SiluMul};
 }
 
 }  // namespace hadal::cpu::HWY_NAMESPACE

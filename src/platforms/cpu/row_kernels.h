@@ -2,6 +2,7 @@
 // set. Activations are `const void*` with their dtype (kBF16 or kF32); fp32 inside, one rounding on the way out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ops/tensor.h"
@@ -20,6 +21,12 @@ struct RowKernels {
   // Quantise-dequantise in blocks that share a power-of-two scale; n is a multiple of block.
   void (*fake_e4m3)(float* x, int64_t n, int64_t block);
   void (*fake_e2m1)(float* x, int64_t n, int64_t block);
+  // The same quantisers to and from the codes of packed rows (ops/row_format.h): groups of 64 E4M3 and of 32 E2M1
+  // values, an E8M0 byte each. n: a multiple of 16, for E2M1 of 32. Decoded values are exact, in bf16 and in fp32.
+  void (*encode_e4m3)(const float* x, int64_t n, std::byte* codes, std::byte* scales);
+  void (*encode_e2m1)(const float* x, int64_t n, std::byte* codes, std::byte* scales);
+  void (*decode_e4m3)(const std::byte* codes, const std::byte* scales, int64_t n, uint16_t* out);
+  void (*decode_e2m1)(const std::byte* codes, const std::byte* scales, int64_t n, float* out);
   // Sum of squares; and with every square rounded to the grid of `dtype` first.
   float (*sum_squares)(const float* x, int64_t n);
   float (*sum_rounded_squares)(const float* x, int64_t n, DType dtype);

@@ -120,7 +120,7 @@ class ImageModel {
     const auto size = static_cast<int64_t>(prompt.ids.size());
     Logits out;
     for (int64_t begin = 0, end = 0; begin < size; begin = end) {
-      end = context.ChunkEnd(begin, chunk, size);
+      end = runtime::ChunkEnd(prompt.images, begin, chunk, size);
       const Logits logits = Step(prompt, context, begin, end, seq, drafts);
       out.insert(out.end(), logits.begin(), logits.end());
     }

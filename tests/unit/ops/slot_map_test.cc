@@ -1,6 +1,7 @@
 // ops::SlotMap: block tables that are not the identity, and rings.
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "ops/tensor.h"
@@ -8,34 +9,40 @@
 namespace hadal {
 namespace {
 
+// Block and row of a position.
+std::pair<int64_t, int64_t> Find(const ops::SlotMap& map, int32_t seq, int64_t position) {
+  return {map.Block(seq, position), map.RowInBlock(position)};
+}
+using Place = std::pair<int64_t, int64_t>;
+
 TEST(SlotMap, FollowsTheBlockTable) {
   const std::vector<int32_t> blocks = {7, 2, 5, 0, 9, 1};
   const ops::SlotMap map{blocks.data(), 3, 4, 0};
-  EXPECT_EQ(map.Slot(0, 0), 28);
-  EXPECT_EQ(map.Slot(0, 3), 31);
-  EXPECT_EQ(map.Slot(0, 4), 8);
-  EXPECT_EQ(map.Slot(0, 11), 23);
-  EXPECT_EQ(map.Slot(1, 0), 0);
-  EXPECT_EQ(map.Slot(1, 6), 38);
-  EXPECT_EQ(map.Slot(1, 9), 5);
+  EXPECT_EQ(Find(map, 0, 0), Place(7, 0));
+  EXPECT_EQ(Find(map, 0, 3), Place(7, 3));
+  EXPECT_EQ(Find(map, 0, 4), Place(2, 0));
+  EXPECT_EQ(Find(map, 0, 11), Place(5, 3));
+  EXPECT_EQ(Find(map, 1, 0), Place(0, 0));
+  EXPECT_EQ(Find(map, 1, 6), Place(9, 2));
+  EXPECT_EQ(Find(map, 1, 9), Place(1, 1));
 }
 
 TEST(SlotMap, ARingStartsAgainAfterItsLastBlock) {
   const std::vector<int32_t> blocks = {3, 1, 0, 2};
   const ops::SlotMap map{blocks.data(), 2, 4, 2};
   for (int64_t p : {0, 3, 4, 7}) {
-    EXPECT_EQ(map.Slot(0, p), map.Slot(0, p + 8)) << p;
-    EXPECT_EQ(map.Slot(1, p), map.Slot(1, p + 8000)) << p;
+    EXPECT_EQ(Find(map, 0, p), Find(map, 0, p + 8)) << p;
+    EXPECT_EQ(Find(map, 1, p), Find(map, 1, p + 8000)) << p;
   }
-  EXPECT_EQ(map.Slot(0, 8), 12);
-  EXPECT_EQ(map.Slot(0, 13), 5);
-  EXPECT_EQ(map.Slot(1, 13), 9);
+  EXPECT_EQ(Find(map, 0, 8), Place(3, 0));
+  EXPECT_EQ(Find(map, 0, 13), Place(1, 1));
+  EXPECT_EQ(Find(map, 1, 13), Place(2, 1));
 }
 
-TEST(SlotMap, SlotsPass32Bits) {
-  const std::vector<int32_t> blocks = {2'000'000'000};
-  const ops::SlotMap map{blocks.data(), 1, 64, 0};
-  EXPECT_EQ(map.Slot(0, 5), 128'000'000'005);
+TEST(SlotMap, PositionsPass32Bits) {
+  const std::vector<int32_t> blocks = {4, 6};
+  const ops::SlotMap map{blocks.data(), 2, 64, 2};
+  EXPECT_EQ(Find(map, 0, (int64_t{1} << 40) + 64 + 5), Place(6, 5));
 }
 
 }  // namespace

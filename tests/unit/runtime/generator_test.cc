@@ -44,8 +44,13 @@ GenerateRequest Request(std::vector<int32_t> prompt, int64_t max_tokens) {
   return request;
 }
 
+absl::StatusOr<GenerateResult> Generate(FakeModel* model, const GenerateRequest& request, OnEvents on_events,
+                                        const std::atomic<bool>* cancel = nullptr) {
+  Executor executor(model, Tokens(), {}, {});
+  return Generator(&executor).Generate(request, on_events, cancel);
+}
 absl::StatusOr<GenerateResult> Generate(FakeModel* model, const GenerateRequest& request) {
-  return Generator(model, Tokens(), {}).Generate(request, IgnoreEvents);
+  return Generate(model, request, IgnoreEvents);
 }
 
 models::ModelLimits Limits(int64_t context = 4096, int64_t batch = 64) {
@@ -150,7 +155,8 @@ TEST(Generator, BadRequestsAreRefusedBeforeAnythingRuns) {
   GenerateRequest sampling = Request({1}, 5);
   sampling.sampling.top_p = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(Generate(&model, sampling).status()));
-  Generator with_tokens(&model, Tokens(), ImageTokenIds{1279, 1272});
+  Executor executor(&model, Tokens(), ImageTokenIds{1279, 1272}, {});
+  Generator with_tokens(&executor);
   for (const int32_t id : {1272, 1276, 1279}) {
     const absl::Status image = with_tokens.Generate(Request({0, id}, 5), IgnoreEvents).status();
     EXPECT_TRUE(absl::IsInvalidArgument(image)) << image;
@@ -160,7 +166,7 @@ TEST(Generator, BadRequestsAreRefusedBeforeAnythingRuns) {
   misplaced.images = {{nullptr, {7, 4}}};
   EXPECT_TRUE(absl::IsInvalidArgument(with_tokens.Generate(misplaced, IgnoreEvents).status()));
   misplaced.images = {{nullptr, {0, 2}}};
-  EXPECT_TRUE(absl::IsFailedPrecondition(Generator(&model, Tokens(), {}).Generate(misplaced, IgnoreEvents).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Generate(&model, misplaced, IgnoreEvents).status()));
   EXPECT_EQ(model.steps, 0);
 }
 
@@ -214,12 +220,11 @@ TEST(Generator, StopStringsCutTheTextAndHoldItBack) {
   GenerateRequest request = Request({0}, 100);
   request.stop = {"two t", "zzz"};
   std::string streamed;
-  const absl::StatusOr<GenerateResult> result =
-      Generator(&model, Tokens(), {}).Generate(request, [&](const std::vector<OutputEvent>& events) {
-        for (const OutputEvent& event : events) streamed += event.text;
-        EXPECT_TRUE(std::string_view("one ").starts_with(streamed));
-        return true;
-      });
+  const absl::StatusOr<GenerateResult> result = Generate(&model, request, [&](const std::vector<OutputEvent>& events) {
+    for (const OutputEvent& event : events) streamed += event.text;
+    EXPECT_TRUE(std::string_view("one ").starts_with(streamed));
+    return true;
+  });
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->content, "one ");
   EXPECT_EQ(streamed, "one ");
@@ -245,7 +250,7 @@ TEST(Generator, StreamIsTheTextAndNeverEndsInsideACharacter) {
     if (parse) request.parser.emplace();
     std::string streamed;
     const absl::StatusOr<GenerateResult> result =
-        Generator(&model, Tokens(), {}).Generate(request, [&](const std::vector<OutputEvent>& events) {
+        Generate(&model, request, [&](const std::vector<OutputEvent>& events) {
           for (const OutputEvent& event : events) streamed += event.text;
           EXPECT_TRUE(std::string_view(answer).starts_with(streamed));
           return true;
@@ -305,13 +310,12 @@ TEST(Generator, CallbackAndFlagCancel) {
   GenerateRequest request = Request({0, 5, 6}, 100);
   request.ignore_end = true;
   int calls = 0;
-  absl::StatusOr<GenerateResult> result =
-      Generator(&model, Tokens(), {}).Generate(request, [&](const auto&) { return ++calls < 4; });
+  absl::StatusOr<GenerateResult> result = Generate(&model, request, [&](const auto&) { return ++calls < 4; });
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->finish_reason, FinishReason::kCancelled);
   EXPECT_EQ(result->token_ids.size(), 4u);
   std::atomic<bool> cancel{true};
-  result = Generator(&model, Tokens(), {}).Generate(request, IgnoreEvents, &cancel);
+  result = Generate(&model, request, IgnoreEvents, &cancel);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->finish_reason, FinishReason::kCancelled);
   EXPECT_TRUE(result->token_ids.empty());

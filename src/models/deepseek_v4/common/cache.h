@@ -1,19 +1,21 @@
-// The per-sequence state of a V4 model (spec deepseek-v4-text 3.11): window KV, compressed KV, indexer keys and the
-// compressors' running state, each a pool of rows addressed by position.
+// The per-sequence state of a V4 model (spec deepseek-v4-text 3.11, deepseek-v4-vision-and-cache 6): window KV,
+// compressed KV, indexer keys and the compressors' running state, in one pool of slabs.
 //
-// Window rows and compressor state live in rings that are longer than any step needs, so a step writes all its rows
-// before anything reads them, and nothing has to be rolled back or reset: what a row may read follows from its position
-// alone.
+// Every row is addressed by its position, through the tables of its group, and what a row may read follows from its
+// position alone. So nothing has to be rolled back when a draft does not hold: its rows are written again. A step
+// writes all its rows before anything reads them; a table's ring is long enough for the longest step.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/memory_region.h"
 #include "checkpoint/model_config.h"
+#include "models/kv_layout.h"
 #include "models/model.h"
 #include "ops/tensor.h"
 
@@ -29,21 +31,26 @@ struct LayerCache {
 
 class Cache {
  public:
+  // InvalidArgument for a dtype that `act` excludes, or a block size that is no multiple of 128.
+  static absl::Status Check(const ModelLimits& limits, DType act);
+  // Groups and sizes, before anything is reserved.
+  static KvLayout Layout(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
   // Bytes that Create would reserve.
   static size_t Bytes(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
   static absl::StatusOr<std::unique_ptr<Cache>> Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
                                                        DType act);
 
+  const KvLayout& layout() const { return layout_; }
+  std::span<int32_t> Table(int64_t group, int32_t seq);
   // Main layers, then MTP blocks.
   const LayerCache& layer(int64_t i) const { return layers_[i]; }
 
  private:
   Cache() = default;
-  // Lays everything out from `base`; null only counts.
-  size_t Carve(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act, std::byte* base);
 
+  KvLayout layout_;
   std::vector<LayerCache> layers_;
-  std::vector<std::unique_ptr<std::vector<int32_t>>> tables_;
+  std::vector<std::vector<int32_t>> tables_;  // by group: [max_seqs, table_blocks]
   MemoryRegion memory_;
 };
 

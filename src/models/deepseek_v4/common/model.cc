@@ -27,8 +27,12 @@ Model::Model(const checkpoint::ModelConfig& config, std::unique_ptr<ops::Ops> op
 
 ModelMemory Model::Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
   StepBuffers unused;
-  return {Cache::Bytes(config, limits, ops.act()), CarveStepBuffers(config, limits, ops.act(), nullptr, unused) +
-                                                       ops.WorkspaceBytes(WorkspaceFor(config, limits))};
+  ModelMemory memory;
+  memory.cache = Cache::Bytes(config, limits, ops.act());
+  memory.scratch =
+      CarveStepBuffers(config, limits, ops.act(), nullptr, unused) + ops.WorkspaceBytes(WorkspaceFor(config, limits));
+  memory.layout = Cache::Layout(config, limits, ops.act());
+  return memory;
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSource& weights,
@@ -102,6 +106,17 @@ absl::Status Model::CheckStep(const StepInput& step) const {
       return InvalidArgument("row {}: sequence {}; expected 0 to {}", t, step.seqs[t], limits_.max_seqs - 1);
     }
   }
+  if (!step.source_rows.empty() && step.source_rows.size() != step.ids.size()) {
+    return InvalidArgument("a step with {} ids and {} source rows; expected equal counts", tokens,
+                           step.source_rows.size());
+  }
+  int32_t last_source = -1;
+  for (const int32_t row : step.source_rows) {
+    if (row <= last_source || row >= limits_.max_batch_tokens) {
+      return InvalidArgument("source row {} behind row {}; expected ascending rows of the last step", row, last_source);
+    }
+    last_source = row;
+  }
   for (const int32_t row : step.logit_rows) {
     if (row < 0 || row >= tokens) return InvalidArgument("logits of row {}; the step has {} rows", row, tokens);
   }
@@ -167,6 +182,7 @@ absl::Status Model::Draft(int block, const StepInput& step) {
   const int64_t hc = config_.hc_mult;
   const int64_t d = config_.hidden_size;
   ops::Tensor streams = step_.draft_streams;
+  GatherRows(step.source_rows, streams);
   // e = e_proj(RMSNorm(embed[next])), broadcast over the streams; every stream goes through h_proj.
   ops_->Embed(batch_, weights_->embed, 1, step_.x);
   if (!step.embeddings.empty()) ops_->PlaceEmbeddings(step.embeddings, 1, step_.x);
@@ -188,6 +204,15 @@ absl::Status Model::Draft(int block, const StepInput& step) {
   Logits(step, streams, mtp.hc_head, mtp.norm);
   ops_->Synchronize();
   return absl::OkStatus();
+}
+
+// Rows move up only: rows are ascending, so none is overwritten before it has been taken.
+void Model::GatherRows(std::span<const int32_t> rows, const ops::Tensor& streams) {
+  const int64_t bytes = DTypeBytes(streams.dtype, streams.cols);
+  auto* data = static_cast<std::byte*>(streams.data);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] != static_cast<int32_t>(i)) std::memcpy(data + i * bytes, data + rows[i] * bytes, bytes);
+  }
 }
 
 void Model::RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor& streams, StepObserver* observer) {

@@ -54,6 +54,8 @@ class Model final : public models::Model {
   const ModelLimits& limits() const override { return limits_; }
   ModelMemory memory() const override { return Plan(config_, *ops_, limits_); }
   ops::Ops& ops() override { return *ops_; }
+  const KvLayout& kv_layout() const override { return cache_->layout(); }
+  std::span<int32_t> BlockTable(int64_t group, int32_t seq) override { return cache_->Table(group, seq); }
 
   absl::Status Forward(const StepInput& step) override;
   absl::Status Draft(int block, const StepInput& step) override;
@@ -64,6 +66,7 @@ class Model final : public models::Model {
   absl::Status CheckStep(const StepInput& step) const;
   // Positions, visible window and rotary angles of the step; `spans`: image spans widen the window.
   void PrepareStep(const StepInput& step, bool spans);
+  static void GatherRows(std::span<const int32_t> rows, const ops::Tensor& streams);
   void RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor& streams, StepObserver* observer);
   void Attention(int64_t index, const LayerWeights& layer, const ops::Tensor& x, const ops::Tensor& out,
                  StepObserver* observer);

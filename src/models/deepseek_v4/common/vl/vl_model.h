@@ -30,6 +30,8 @@ class VlModel final : public models::Model {
   const ModelLimits& limits() const override { return text_->limits(); }
   ModelMemory memory() const override { return Plan(text_->config(), text_->ops(), text_->limits()); }
   ops::Ops& ops() override { return text_->ops(); }
+  const KvLayout& kv_layout() const override { return text_->kv_layout(); }
+  std::span<int32_t> BlockTable(int64_t group, int32_t seq) override { return text_->BlockTable(group, seq); }
 
   absl::Status Forward(const StepInput& step) override;
   absl::Status Draft(int block, const StepInput& step) override;

@@ -1,0 +1,145 @@
+// The cache blocks of running sequences, and what stays of them for later ones (spec serving-runtime 4.4,
+// deepseek-v4-vision-and-cache 6.6).
+//
+// Every sequence holds, in each group of the model's layout, the blocks that its next rows may read and those that they
+// will write. Complete blocks of groups without a window are kept under a hash of all tokens up to their end, and so is
+// now and then the tail: the windowed blocks that resuming there needs. A new sequence begins behind the longest prefix
+// whose blocks are all there and that ends with a tail.
+//
+// Tails are kept at the last boundary of a prompt, where prompts were seen to part, at every retention_interval tokens,
+// and at the last boundary that an answer has reached. A boundary inside an image is none, since images are computed
+// whole.
+//
+// Rows do not depend on how they came about (ops/ops.h), so a sequence that resumes has the bits of one that did not.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/sha256.h"
+#include "models/model.h"
+#include "runtime/kv/block_pool.h"
+
+namespace hadal::runtime {
+
+struct KvCacheOptions {
+  bool prefix_cache = true;
+  int64_t retention_interval = 4096;  // tokens, rounded up to resume points; 0: none of these tails
+  // Enters every hash, so that hashes of another process, model or setting are never taken for ours. Empty: random.
+  std::string hash_seed = {};
+};
+
+// An image of a prompt: positions [offset, offset + length).
+struct KvImage {
+  int64_t offset = 0;
+  int64_t length = 0;
+  Sha256Digest content = {};
+};
+
+struct KvSequence {
+  std::span<const int32_t> prompt = {};
+  std::vector<KvImage> images = {};  // ascending
+  std::string salt = {};             // sequences of different salts share nothing
+  bool read_prefix = true;           // false: compute everything, as logits of prompt rows need
+};
+
+struct KvCacheStats {
+  int64_t query_tokens = 0;  // of prompts that asked
+  int64_t hit_tokens = 0;
+  int64_t evicted = 0;  // blocks and tails given up
+};
+
+class KvCache {
+ public:
+  // The model's tables are written from now on; it must have been made with limits().cache_slabs, or have no cache.
+  KvCache(models::Model* model, const KvCacheOptions& options);
+
+  // Tokens that `sequence` could skip now; nothing changes.
+  int64_t CachedTokens(const KvSequence& sequence) const;
+
+  // Gives `slot` to a sequence; returns how many of its tokens are there already, less than the prompt has. The slot
+  // must be free.
+  int64_t Begin(int32_t slot, KvSequence sequence);
+  // Blocks for positions up to `end`, beside those that the sequence has. False, and no change, if there are not
+  // enough.
+  bool Reserve(int32_t slot, int64_t end);
+  // Positions up to `computed` hold rows of `tokens`, which are final. Keeps what is complete, and lets go what no
+  // later row reads.
+  void Commit(int32_t slot, std::span<const int32_t> tokens, int64_t computed);
+  // The sequence is over, or makes room. What was kept stays until its slabs are wanted.
+  void End(int32_t slot);
+  // Forgets every prefix that no sequence uses.
+  void ResetPrefixCache();
+
+  int64_t computed(int32_t slot) const { return slots_[slot].computed; }
+  // Slabs that positions up to `tokens` need at most, computed in steps of up to `step` rows.
+  int64_t SlabsFor(int64_t tokens, int64_t step) const { return layout_.SlabsFor(tokens, step); }
+  int64_t slabs() const { return pool_.slabs(); }
+  int64_t available() const { return pool_.available(); }
+  // Share of the slabs that sequences hold.
+  double usage() const;
+  const KvCacheStats& stats() const { return stats_; }
+  // Every slab is accounted for. For tests.
+  bool Consistent() const;
+
+ private:
+  using ObjectId = BlockPool::ObjectId;
+
+  // What is known of the prefix with this hash.
+  struct Prefix {
+    Sha256Digest hash = {};
+    ObjectId block = BlockPool::kNoObject;  // a slab of each group without a window
+    ObjectId tail = BlockPool::kNoObject;   // the windowed blocks, by group and ascending
+    bool used = false;
+  };
+  struct Held {
+    int64_t first = 0, end = 0;  // block numbers
+  };
+  struct Slot {
+    bool used = false;
+    KvSequence sequence;  // without its prompt
+    int64_t prompt_tokens = 0;
+    int64_t computed = 0;
+    std::vector<Held> held;            // by group
+    std::vector<Sha256Digest> hashes;  // of prefixes up to each boundary
+    int64_t junction = 0;              // a boundary where a tail was missing
+    bool has_answer_tail = false;      // a tail marks how far the answer is
+    Sha256Digest answer_tail = {};     // of which prefix
+  };
+
+  Sha256Digest HashBlock(const Slot& slot, int64_t block, std::span<const int32_t> tokens) const;
+  bool MayResumeAt(const Slot& slot, int64_t position) const;
+  bool WantsTail(const Slot& slot, int64_t position) const;
+  // Walks the prefixes of the prompt; returns the last boundary to resume at, and where the known blocks end.
+  struct Found {
+    int64_t tokens = 0;
+    int64_t known = 0;
+  };
+  Found Find(Slot* slot, std::span<const int32_t> prompt) const;
+  int32_t& Entry(int64_t group, int32_t slot, int64_t block);
+  int32_t PrefixIndex(const Sha256Digest& hash);  // finds or makes
+  void ForgetIfEmpty(int32_t prefix);
+  void Attach(int32_t slot, int64_t tokens);
+  void KeepBlock(int32_t slot, int64_t block);
+  void KeepTail(int32_t slot, int64_t position);
+  void DropTail(const Sha256Digest& hash);
+  void Evicted(int64_t tag);
+
+  models::Model* model_;
+  const models::KvLayout layout_;
+  KvCacheOptions options_;
+  bool windows_ = false;  // some groups have one: a resume point needs a tail
+  BlockPool pool_;
+  std::vector<Slot> slots_;
+  std::vector<Prefix> prefixes_;
+  std::vector<int32_t> unused_prefixes_;
+  absl::flat_hash_map<Sha256Digest, int32_t> by_hash_;
+  KvCacheStats stats_;
+  std::vector<int32_t> gathered_;  // of one object
+};
+
+}  // namespace hadal::runtime
