@@ -2,12 +2,13 @@
 # JOBS=N limits the build and the tests to N processes; PREFIX is where `make install` goes.
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
+SOAK_SECONDS ?= 600
 export JOBS
 
 HADAL = build/release/bin/hadal
 MODEL = models/tiny-v4-vision
 
-.PHONY: help deps deps-dev build demo test lint format bench install clean debug asan tsan fuzz static
+.PHONY: help deps deps-dev build demo test lint format bench install clean debug asan tsan soak fuzz static
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,10 +49,10 @@ debug: deps ## build for a debugger, in build/debug
 # A model runs ten times slower under a sanitizer: of the whole-model tests those that reach every path once.
 # Of the operators' five implementations the reference and the widest: the others are the same sources.
 ASAN_UNIT_TESTS = -*cpu_baseline*:*cpu_avx2*:*cpu_avx512*
-ASAN_MODEL_TESTS = *chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*
+ASAN_MODEL_TESTS = *AllOfItTogether*:*chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*
 # Threads meet in the pool, the tokenizer's caches and the parsers; one model run crosses all operators.
-TSAN_UNIT_TESTS = *Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_a*:*Row*cpu_baseline*
-TSAN_MODEL_TESTS = *Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*:*UsedBefore/random_cpu_auto*
+TSAN_UNIT_TESTS = Service.*:*Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_a*:*Row*cpu_baseline*
+TSAN_MODEL_TESTS = *AllOfItTogether*:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*:*UsedBefore/random_cpu_auto*
 
 asan: deps ## tests under the address and undefined-behaviour sanitizers
 	@tools/build asan
@@ -62,6 +63,12 @@ tsan: deps ## tests under the thread sanitizer
 	@tools/build tsan
 	@GTEST_FILTER='$(TSAN_UNIT_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan unit
 	@GTEST_FILTER='$(TSAN_MODEL_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan golden invariance
+
+soak: deps ## random arrivals, aborts and lost readers for SOAK_SECONDS each (default 600), under both sanitizers
+	@tools/build asan runtime_test
+	HADAL_SOAK_SECONDS=$(SOAK_SECONDS) build/asan/bin/runtime_test --gtest_filter=Service.Soak
+	@tools/build tsan runtime_test
+	HADAL_SOAK_SECONDS=$(SOAK_SECONDS) build/tsan/bin/runtime_test --gtest_filter=Service.Soak
 
 fuzz: deps-dev ## every libFuzzer target for FUZZ_SECONDS each (default 60)
 	@tools/build fuzz fuzzers

@@ -73,10 +73,9 @@ void EngineFlags::Register(CLI::App* app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(engine);
-  app->add_option("--max-num-seqs", options_.max_seqs, "Requests that run at once")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(engine);
+  max_seqs_given_ = app->add_option("--max-num-seqs", options_.max_seqs, "Requests that run at once [1; --batch: 16]")
+                        ->check(CLI::PositiveNumber)
+                        ->group(engine);
   const std::string cache = "Cache and drafts";
   app->add_option("--kv-cache-memory", kv_cache_memory_,
                   "Memory of the cache, with a unit (512MiB, 4GiB); what is not in use keeps prefixes "

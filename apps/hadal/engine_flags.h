@@ -17,6 +17,11 @@ class EngineFlags {
 
   const std::string& model() const { return model_; }
 
+  // What --max-num-seqs is if it was not given.
+  void SetDefaultMaxSeqs(int64_t max_seqs) {
+    if (max_seqs_given_->count() == 0) options_.max_seqs = max_seqs;
+  }
+
   // Loads with a progress line, prints warnings. On failure prints the error, puts the exit code into `code` and
   // returns null.
   std::unique_ptr<runtime::Engine> Load(int* code) const;
@@ -34,6 +39,7 @@ class EngineFlags {
   bool no_prefix_cache_ = false;
   uint64_t kv_cache_memory_ = 0;
   runtime::EngineOptions options_;
+  const CLI::Option* max_seqs_given_ = nullptr;
 };
 
 }  // namespace hadal::cli

@@ -1,4 +1,4 @@
-// hadal run: one answer, or a chat on the terminal.
+// hadal run: one answer, a chat on the terminal, or the requests of a file.
 #include "run.h"
 
 #include <chrono>
@@ -6,6 +6,7 @@
 
 #include "answer.h"
 #include "base/status.h"
+#include "batch.h"
 #include "images.h"
 
 namespace hadal::cli {
@@ -18,6 +19,7 @@ constexpr const char* kExamples =
     "  hadal run MODEL --json --temperature 0 < question.txt\n"
     "  hadal run MODEL --image a.png --image b.jpg \"What differs between {image} and {image}?\"\n"
     "  hadal run MODEL --raw --prompt \"<｜begin▁of▁sentence｜>Once upon a time\" --max-tokens 50\n"
+    "  hadal run MODEL --batch requests.jsonl --output results.jsonl\n"
     "Without a prompt: the prompt is stdin if that is no terminal, else a chat starts (^C stops an answer, ^D ends).";
 
 // Text that came through a pipe ends with a newline that nobody meant.
@@ -82,8 +84,23 @@ int ReadPrompt(RunFlags* flags, bool given) {
   return kOk;
 }
 
+// --batch: the requests say everything else themselves.
+int RunRequests(const RunFlags& flags, bool prompt_given) {
+  if (flags.output.empty()) return Fail(kUsage, "--batch needs --output FILE (or --output -)");
+  if (prompt_given || !flags.system.empty() || flags.raw || flags.interactive || flags.thinking ||
+      !flags.effort.empty() || !flags.images.empty() || flags.show_images || flags.json) {
+    return Fail(
+        kUsage,
+        "--batch excludes a prompt, --system, --raw, --interactive, --thinking, --effort, --image, --show-images "
+        "and --json: its requests say that themselves");
+  }
+  return RunBatch({flags.engine, flags.sampling, flags.batch, flags.output});
+}
+
 int Run(RunFlags flags, bool prompt_given) {
   if (const absl::Status status = flags.sampling.Check(); !status.ok()) return Fail(kUsage, Message(status));
+  if (!flags.batch.empty()) return RunRequests(flags, prompt_given);
+  if (!flags.output.empty()) return Fail(kUsage, "--output belongs to --batch");
   if (flags.raw && (!flags.system.empty() || flags.thinking || !flags.effort.empty())) {
     return Fail(kUsage, "--raw excludes --system, --thinking and --effort: a raw prompt holds all of that itself");
   }
@@ -143,6 +160,13 @@ void AddRun(CLI::App* app, int* result) {
           "Image file (JPEG, PNG, WebP) for the message: where it says {image}, or before it")
       ->group(group);
   run->add_flag("--show-images", flags->show_images, "Draw the images in the terminal")->group("Output");
+  run->add_option("--batch", flags->batch,
+                  "Answer the requests of this file, many at once: OpenAI's batch format, a JSON object a line (docs/"
+                  "batch.md)")
+      ->group("Batch");
+  run->add_option("--output", flags->output,
+                  "Results of --batch, a line each; a file that has some already is continued; - is stdout")
+      ->group("Batch");
   flags->sampling.Register(run);
   flags->guided.Register(run);
   run->add_flag("--json", flags->json, "Print one JSON object: text, token_ids, finish_reason, usage, timings")

@@ -24,6 +24,7 @@ struct RunFlags {
   std::vector<std::string> images;
   bool show_images = false;
   bool json = false;
+  std::string batch, output;  // files
 };
 
 // Turns of a chat on the terminal, until ^D. The images belong to the first message.

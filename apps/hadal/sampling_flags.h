@@ -24,6 +24,9 @@ class SamplingFlags {
   void Apply(const runtime::SamplingParams& defaults, const text::Tokenizer* tokenizer,
              runtime::GenerateRequest* request) const;
 
+  // Whether --seed was given.
+  bool has_seed() const { return seed_ != -1; }
+
  private:
   std::optional<double> temperature_, top_p_, min_p_, repetition_penalty_, presence_penalty_, frequency_penalty_;
   std::optional<int64_t> top_k_;

@@ -400,7 +400,7 @@ absl::StatusOr<EncodedPrompt> Engine::EncodeRaw(std::string_view prompt, const I
   return out;
 }
 
-absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> Engine::GuidedVocabulary() {
+absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> Engine::GuidedVocabulary() const {
   HADAL_CHECK(tokenizer_ != nullptr);
   const std::lock_guard lock(grammar_mutex_);
   if (guided_vocabulary_ != nullptr) return guided_vocabulary_;
@@ -417,7 +417,7 @@ absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> Engine::GuidedVoc
   return guided_vocabulary_;
 }
 
-absl::StatusOr<std::shared_ptr<const guided::Grammar>> Engine::CompileGrammar(const guided::GuidedSpec& spec) {
+absl::StatusOr<std::shared_ptr<const guided::Grammar>> Engine::CompileGrammar(const guided::GuidedSpec& spec) const {
   constexpr size_t kMostGrammars = 64;
   HADAL_ASSIGN_OR_RETURN(std::shared_ptr<const guided::TokenVocabulary> vocabulary, GuidedVocabulary());
   {

@@ -131,7 +131,7 @@ class Engine {
 
   // A form that answers can be held to (guided/grammar.h), for GenerateRequest::grammar. Those used last are kept. From
   // any thread. Requires a tokenizer. InvalidArgument for what cannot be compiled.
-  absl::StatusOr<std::shared_ptr<const guided::Grammar>> CompileGrammar(const guided::GuidedSpec& spec);
+  absl::StatusOr<std::shared_ptr<const guided::Grammar>> CompileGrammar(const guided::GuidedSpec& spec) const;
 
   // Requires a tokenizer.
   Executor& executor();
@@ -169,12 +169,13 @@ class Engine {
   int64_t slab_bytes_ = 0;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::optional<ImageTokenIds> image_tokens_;
-  absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> GuidedVocabulary();
-  std::mutex grammar_mutex_;  // of the next two
-  std::shared_ptr<const guided::TokenVocabulary> guided_vocabulary_;
-  std::list<std::pair<guided::GuidedSpec, std::shared_ptr<const guided::Grammar>>> grammars_;  // the last used first
-  std::unique_ptr<models::Model> model_;                                                       // reads weights_
-  std::unique_ptr<Executor> executor_;                                                         // runs model_
+  absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> GuidedVocabulary() const;
+  mutable std::mutex grammar_mutex_;  // of the next two
+  mutable std::shared_ptr<const guided::TokenVocabulary> guided_vocabulary_;
+  // The last used first.
+  mutable std::list<std::pair<guided::GuidedSpec, std::shared_ptr<const guided::Grammar>>> grammars_;
+  std::unique_ptr<models::Model> model_;  // reads weights_
+  std::unique_ptr<Executor> executor_;    // runs model_
 };
 
 }  // namespace hadal::runtime

@@ -1,0 +1,57 @@
+// The pieces that parsing a request is made of. Internal to the library.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "serving/openai/fields.h"
+#include "serving/openai/job.h"
+#include "text/chat.h"
+
+namespace hadal::serving {
+
+// What both kinds of request say.
+struct Common {
+  runtime::GenerateRequest request;  // without a prompt
+  int64_t n = 1;
+  int64_t truncate_prompt = 0;  // last tokens of the prompt that are kept; 0: all
+};
+// Reads it, and the job's own settings. logprobs is read by the caller: the two kinds mean different things by it.
+absl::StatusOr<Common> ReadCommon(const Fields& body, const runtime::Engine& engine, const ParseOptions& options,
+                                  Job* job);
+
+// Adds a prompt to the job, with a request for each of n answers; greedy ones are drawn once. `path` is the prompt's
+// field. InvalidArgument, with the code context_length_exceeded, if no answer has room behind it.
+absl::Status AddPrompt(const Common& common, runtime::EncodedPrompt prompt, const std::string& path,
+                       const runtime::Engine& engine, const ParseOptions& options, Job* job);
+
+// A request's messages, reduced to the fields that clients may set: the encoder knows some that they may not.
+struct Conversation {
+  text::Json messages;
+  runtime::ImageList images;
+  std::string continued;  // content of the message that the answer continues
+};
+absl::StatusOr<Conversation> ReadMessages(const Fields& body, const runtime::Engine& engine,
+                                          const ParseOptions& options);
+
+// Tools that the model may call: null if there are none or tool_choice is "none".
+absl::StatusOr<text::Json> ReadTools(const Fields& body);
+
+// Checks response_format and structured_outputs as far as their kind, and puts them into the job.
+absl::Status ReadFormats(const Fields& body, Job* job);
+// Gives the job's requests what enforces its formats. They are complete otherwise.
+absl::Status AttachGrammar(const runtime::Engine& engine, Job* job);
+
+absl::StatusOr<text::ThinkingChoice> ReadThinking(const Fields& body, const runtime::Engine& engine);
+
+// Of a wall clock.
+int64_t UnixSeconds();
+
+// Of a status whose error has a code of its own.
+inline constexpr char kCodePayload[] = "hadal.serving/code";
+
+}  // namespace hadal::serving

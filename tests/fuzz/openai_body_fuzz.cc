@@ -1,0 +1,56 @@
+// Bodies of OpenAI requests: any bytes give a job or a 400 that says why; a job can be built into an answer. The first
+// byte chooses the kind. A kept input of 1000 bytes takes less than a millisecond; images are the image target's.
+#include <string_view>
+
+#include "base/status.h"
+#include "serving/openai/job.h"
+#include "text/json_text.h"
+
+namespace {
+
+using namespace hadal;
+
+const runtime::Engine& TheEngine() {
+  static const runtime::Engine* const engine = [] {
+    runtime::EngineOptions options;
+    options.max_model_len = 512;
+    options.max_batch_tokens = 128;
+    options.model.threads = 1;
+    auto loaded = runtime::Engine::Load(HADAL_SOURCE_DIR "/models/tiny-v4-vision", options);
+    HADAL_CHECK(loaded.ok());
+    return loaded->release();
+  }();
+  return *engine;
+}
+
+void CheckJob(const serving::Job& job) {
+  HADAL_CHECK(!job.requests.empty() && !job.prompts.empty() && job.choices.size() >= job.requests.size());
+  for (const serving::Choice& choice : job.choices) {
+    HADAL_CHECK(choice.request < job.requests.size() && choice.prompt < job.prompts.size());
+  }
+  for (const runtime::GenerateRequest& request : job.requests) {
+    HADAL_CHECK(!request.prompt.empty());
+    HADAL_CHECK(runtime::CheckSamplingParams(request.sampling, TheEngine().config().vocab_size).ok());
+  }
+  const std::vector<runtime::GenerateResult> results(job.requests.size());
+  const text::Json answer = serving::BuildAnswer(job, results, TheEngine().tokenizer());
+  HADAL_CHECK(text::ParseJson(text::DumpJson(answer)).ok());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const absl::StatusOr<text::Json> json = text::ParseJson(body);
+  if (!json.ok()) return 0;
+  const absl::StatusOr<serving::Job> job = data[0] % 2 == 0 ? serving::ParseChatCompletion(*json, TheEngine())
+                                                            : serving::ParseCompletion(*json, TheEngine());
+  if (job.ok()) {
+    CheckJob(*job);
+  } else {
+    HADAL_CHECK(serving::HttpStatus(job.status()) == 400);
+    HADAL_CHECK(text::ParseJson(text::DumpJson(serving::ErrorBody(job.status()))).ok());
+  }
+  return 0;
+}
