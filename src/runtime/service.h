@@ -79,7 +79,7 @@ class Service {
   std::thread thread_;
 };
 
-// The text of one request, for a reader on a thread of its own.
+// The text of one request, for a reader on a thread of its own. Must not outlive its service.
 class Stream {
  public:
   // What is unread may grow to `most_unread` bytes; then the request is cancelled.

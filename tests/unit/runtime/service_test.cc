@@ -88,6 +88,8 @@ TEST(Service, StreamsGiveTheTextAndTheEnd) {
     EXPECT_EQ(text, result->content);
     EXPECT_EQ(result->token_ids, Alone(Request(i, 20)));
   }
+  // Figures are of the time between two steps: the last step has ended once nothing is left.
+  EXPECT_TRUE(service.Drain(std::chrono::steady_clock::now() + std::chrono::seconds(60)));
   EXPECT_EQ(service.stats().executor.finished, 12);
 }
 
