@@ -89,6 +89,7 @@ void AddRun(CLI::App* app, int* result);
 void AddInspect(CLI::App* app, int* result);
 void AddSynth(CLI::App* app, int* result);
 void AddEval(CLI::App* app, int* result);
+void AddBench(CLI::App* app, int* result);
 void AddTokenize(CLI::App* app, int* result);
 
 }  // namespace hadal::cli

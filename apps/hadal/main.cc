@@ -36,6 +36,7 @@ int Main(int argc, char** argv) {
   AddRun(&app, &result);
   AddInspect(&app, &result);
   AddEval(&app, &result);
+  AddBench(&app, &result);
   AddTokenize(&app, &result);
   AddSynth(&app, &result);
   try {

@@ -1,0 +1,378 @@
+// hadal bench: how fast this machine serves a model: one batch at a time, as much as goes through, under arriving load,
+// and with what prefixes save.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "base/status.h"
+#include "checkpoint/memory_plan.h"
+#include "cli.h"
+#include "engine_flags.h"
+#include "text/json_text.h"
+
+namespace hadal::cli {
+namespace {
+
+using runtime::GenerateRequest;
+using runtime::GenerateResult;
+using text::Json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kModes =
+    "latency     BATCH requests at a time, --num-iters times: what one user waits\n"
+    "throughput  --num-prompts requests at once: what goes through\n"
+    "serve-sim   --num-prompts requests that arrive at --request-rate (exponential gaps): what users wait under load;\n"
+    "            --long-input-len adds one long prompt in the middle, whose effect on the others shows in the gaps\n"
+    "prefix      requests that share --prefix-len tokens, first computed, then found in the prefix cache\n"
+    "Prompts are random text tokens; answers go on behind end tokens. Seconds unless a unit is given.";
+
+struct BenchFlags {
+  EngineFlags engine;
+  std::string mode;
+  int64_t input_len = 512;
+  int64_t output_len = 128;
+  int64_t prefix_len = 1024;
+  int64_t long_input_len = 0;
+  int64_t num_prompts = 32;
+  int64_t num_iters = 5;
+  int64_t batch_size = 1;
+  double request_rate = 1;
+  double temperature = 0;
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+struct Sample {
+  double arrival = 0;
+  std::vector<double> tokens;  // when each came
+  int64_t prompt_tokens = 0, cached_tokens = 0;
+
+  double ttft() const { return tokens.front() - arrival; }
+  double e2e() const { return tokens.back() - arrival; }
+};
+
+// Nearest rank.
+double Percentile(std::vector<double> values, double p) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const auto rank = static_cast<size_t>(std::ceil(p / 100 * static_cast<double>(values.size())));
+  return values[std::clamp<size_t>(rank, 1, values.size()) - 1];
+}
+
+class Bench {
+ public:
+  Bench(const BenchFlags& flags, runtime::Engine* engine)
+      : flags_(flags), engine_(engine), random_(static_cast<uint32_t>(flags.seed)) {
+    const text::Tokenizer& tokenizer = *engine->tokenizer();
+    for (int32_t id = 0; id < static_cast<int32_t>(tokenizer.vocab_size()); ++id) {
+      if (!tokenizer.IsAdded(id)) text_ids_.push_back(id);
+    }
+  }
+
+  absl::Status Run() {
+    if (text_ids_.empty()) return InvalidArgument("the tokenizer has no text tokens");
+    HADAL_RETURN_IF_ERROR(WarmUp());
+    if (flags_.mode == "latency") return Latency();
+    if (flags_.mode == "throughput") return Throughput();
+    if (flags_.mode == "serve-sim") return ServeSim();
+    return Prefix();
+  }
+
+  const Json& report() const { return report_; }
+
+ private:
+  std::vector<int32_t> RandomIds(int64_t count) {
+    std::vector<int32_t> ids(static_cast<size_t>(count));
+    for (int32_t& id : ids) id = text_ids_[random_() % text_ids_.size()];
+    return ids;
+  }
+  GenerateRequest Request(std::vector<int32_t> prompt, int64_t max_tokens) const {
+    GenerateRequest request;
+    request.prompt = std::move(prompt);
+    request.max_tokens = max_tokens;
+    request.ignore_end = true;
+    request.sampling.temperature = flags_.temperature;
+    request.sampling.seed = flags_.seed;
+    return request;
+  }
+  static double Now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+  // The request joins samples_; a failure ends the run.
+  absl::Status Submit(GenerateRequest request, double arrival) {
+    samples_.push_back(std::make_unique<Sample>());
+    Sample* sample = samples_.back().get();
+    sample->arrival = arrival;
+    runtime::RequestCallbacks callbacks;
+    callbacks.on_events = [this, sample, count = request.max_tokens](const auto&) {
+      if (static_cast<int64_t>(sample->tokens.size()) < count) sample->tokens.push_back(Now());
+      return !interrupt_.interrupted();
+    };
+    callbacks.on_done = [this, sample](const absl::StatusOr<GenerateResult>& result) {
+      if (!result.ok()) {
+        failure_ = result.status();
+        return;
+      }
+      if (result->finish_reason == runtime::FinishReason::kCancelled) failure_ = absl::CancelledError("interrupted");
+      sample->prompt_tokens = result->prompt_tokens;
+      sample->cached_tokens = result->cached_tokens;
+    };
+    return engine_->executor().Submit(std::move(request), std::move(callbacks)).status();
+  }
+  absl::Status Drain() {
+    while (failure_.ok() && engine_->executor().Step()) {
+    }
+    return failure_;
+  }
+
+  // Memory that is touched for the first time is slow.
+  absl::Status WarmUp() {
+    HADAL_RETURN_IF_ERROR(Submit(Request(RandomIds(std::min<int64_t>(flags_.input_len, 16)), 4), Now()));
+    HADAL_RETURN_IF_ERROR(Drain());
+    samples_.clear();
+    before_ = engine_->executor().stats();
+    return absl::OkStatus();
+  }
+
+  absl::Status Latency() {
+    for (int64_t i = 0; i < flags_.num_iters; ++i) {
+      const double now = Now();
+      for (int64_t b = 0; b < flags_.batch_size; ++b) {
+        HADAL_RETURN_IF_ERROR(Submit(Request(RandomIds(flags_.input_len), flags_.output_len), now));
+      }
+      HADAL_RETURN_IF_ERROR(Drain());
+    }
+    Report();
+    return absl::OkStatus();
+  }
+
+  absl::Status Throughput() {
+    const double begin = Now();
+    for (int64_t i = 0; i < flags_.num_prompts; ++i) {
+      HADAL_RETURN_IF_ERROR(Submit(Request(RandomIds(flags_.input_len), flags_.output_len), begin));
+    }
+    HADAL_RETURN_IF_ERROR(Drain());
+    ReportRates(Now() - begin);
+    Report();
+    return absl::OkStatus();
+  }
+
+  absl::Status ServeSim() {
+    std::exponential_distribution<double> gap(flags_.request_rate);
+    std::vector<std::pair<double, int64_t>> arrivals;  // when, and how long the prompt is
+    double at = 0;
+    for (int64_t i = 0; i < flags_.num_prompts; ++i) {
+      arrivals.emplace_back(at, flags_.input_len);
+      at += gap(random_);
+    }
+    if (flags_.long_input_len > 0) arrivals.emplace_back(at / 2, flags_.long_input_len);
+    std::sort(arrivals.begin(), arrivals.end());
+    const double begin = Now();
+    size_t next = 0;
+    while (failure_.ok() && (next < arrivals.size() || !engine_->executor().idle())) {
+      for (; next < arrivals.size() && begin + arrivals[next].first <= Now(); ++next) {
+        HADAL_RETURN_IF_ERROR(
+            Submit(Request(RandomIds(arrivals[next].second), flags_.output_len), begin + arrivals[next].first));
+      }
+      if (engine_->executor().Step()) continue;
+      if (next < arrivals.size()) {
+        const double wait = begin + arrivals[next].first - Now();
+        if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+      }
+      if (interrupt_.interrupted()) return absl::CancelledError("interrupted");
+    }
+    HADAL_RETURN_IF_ERROR(failure_);
+    ReportRates(Now() - begin);
+    Report();
+    return absl::OkStatus();
+  }
+
+  absl::Status Prefix() {
+    std::vector<std::vector<int32_t>> prompts;
+    const std::vector<int32_t> shared = RandomIds(flags_.prefix_len);
+    for (int64_t i = 0; i < flags_.num_prompts; ++i) {
+      prompts.push_back(shared);
+      const std::vector<int32_t> own = RandomIds(flags_.input_len);
+      prompts.back().insert(prompts.back().end(), own.begin(), own.end());
+    }
+    // One after the other, so that what is measured is the prefix and not the queue.
+    const auto serve = [&](bool cold, const char* name) -> absl::StatusOr<double> {
+      samples_.clear();
+      for (const std::vector<int32_t>& prompt : prompts) {
+        if (cold) engine_->executor().cache().ResetPrefixCache();
+        HADAL_RETURN_IF_ERROR(Submit(Request(prompt, 1), Now()));
+        HADAL_RETURN_IF_ERROR(Drain());
+      }
+      std::vector<double> ttft;
+      int64_t tokens = 0, cached = 0;
+      for (const auto& sample : samples_) {
+        ttft.push_back(sample->ttft());
+        tokens += sample->prompt_tokens;
+        cached += sample->cached_tokens;
+      }
+      Distribution(fmt::format("ttft_{}", name), ttft);
+      report_[fmt::format("hit_rate_{}", name)] = static_cast<double>(cached) / static_cast<double>(tokens);
+      return Percentile(ttft, 50);
+    };
+    HADAL_ASSIGN_OR_RETURN(const double cold, serve(true, "cold"));
+    // The second prompt leaves a tail where the prompts part; from the third on they start there.
+    HADAL_RETURN_IF_ERROR(serve(false, "first").status());
+    HADAL_ASSIGN_OR_RETURN(const double warm, serve(false, "warm"));
+    report_["speedup"] = cold / warm;
+    return absl::OkStatus();
+  }
+
+  void Distribution(const std::string& name, const std::vector<double>& values) {
+    if (values.empty()) return;
+    Json out;
+    out["mean"] = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+    for (const int p : {50, 90, 99}) out[fmt::format("p{}", p)] = Percentile(values, p);
+    out["max"] = *std::max_element(values.begin(), values.end());
+    report_[name] = std::move(out);
+  }
+
+  void ReportRates(double seconds) {
+    int64_t input = 0, output = 0;
+    for (const auto& sample : samples_) {
+      input += sample->prompt_tokens;
+      output += static_cast<int64_t>(sample->tokens.size());
+    }
+    report_["seconds"] = seconds;
+    report_["requests_per_second"] = static_cast<double>(samples_.size()) / seconds;
+    report_["input_tokens_per_second"] = static_cast<double>(input) / seconds;
+    report_["output_tokens_per_second"] = static_cast<double>(output) / seconds;
+  }
+
+  // A step that gives a request several tokens counts as that many, of equal length (spec serving-runtime 6.12).
+  static void AddGaps(const Sample& sample, std::vector<double>* gaps) {
+    for (size_t i = 1; i < sample.tokens.size();) {
+      size_t end = i + 1;
+      while (end < sample.tokens.size() && sample.tokens[end] - sample.tokens[end - 1] < kSameStep) ++end;
+      const double gap = (sample.tokens[end - 1] - sample.tokens[i - 1]) / static_cast<double>(end - i);
+      gaps->insert(gaps->end(), end - i, gap);
+      i = end;
+    }
+  }
+
+  void Report() {
+    std::vector<double> ttft, gaps, e2e, rates;
+    for (const auto& sample : samples_) {
+      if (sample->tokens.empty()) continue;
+      ttft.push_back(sample->ttft());
+      e2e.push_back(sample->e2e());
+      AddGaps(*sample, &gaps);
+      if (sample->tokens.size() > 1) {
+        rates.push_back(static_cast<double>(sample->tokens.size() - 1) / (sample->tokens.back() - sample->tokens[0]));
+      }
+    }
+    Distribution("ttft", ttft);
+    Distribution("inter_token", gaps);
+    Distribution("e2e", e2e);
+    Distribution("output_tokens_per_second_of_a_request", rates);
+    const runtime::ExecutorStats stats = engine_->executor().stats();
+    report_["steps"] = stats.steps - before_.steps;
+    report_["preemptions"] = stats.preemptions - before_.preemptions;
+    if (const int64_t drafts = stats.drafts - before_.drafts; drafts > 0) {
+      const int64_t accepted = stats.accepted_tokens - before_.accepted_tokens;
+      Json spec;
+      spec["mean_acceptance_length"] = 1 + static_cast<double>(accepted) / static_cast<double>(drafts);
+      for (size_t i = 0; i < stats.accepted_at.size(); ++i) {
+        const int64_t tried = stats.drafted_at[i] - before_.drafted_at[i];
+        const int64_t held = stats.accepted_at[i] - before_.accepted_at[i];
+        spec["acceptance_rate_by_position"].push_back(tried == 0 ? 0 : static_cast<double>(held) / drafts);
+      }
+      report_["speculation"] = std::move(spec);
+    }
+  }
+
+  static constexpr double kSameStep = 20e-6;  // no model takes a step in less
+
+  const BenchFlags& flags_;
+  runtime::Engine* engine_;
+  std::mt19937 random_;
+  std::vector<int32_t> text_ids_;
+  InterruptScope interrupt_;
+  std::vector<std::unique_ptr<Sample>> samples_;
+  runtime::ExecutorStats before_;
+  absl::Status failure_;
+  Json report_ = Json::object();
+};
+
+void AddRows(const std::string& name, const Json& value, std::string* out) {
+  if (value.is_object() && value.contains("p50")) {
+    *out += fmt::format("{:<40} mean {:>9.4f}   p50 {:>9.4f}   p90 {:>9.4f}   p99 {:>9.4f}   max {:>9.4f}\n", name,
+                        value["mean"].get<double>(), value["p50"].get<double>(), value["p90"].get<double>(),
+                        value["p99"].get<double>(), value["max"].get<double>());
+  } else if (value.is_object()) {
+    for (const auto& [key, inner] : value.items()) AddRows(name + "." + key, inner, out);
+  } else if (value.is_number_float()) {
+    *out += fmt::format("{:<40} {:.4f}\n", name, value.get<double>());
+  } else {
+    *out += fmt::format("{:<40} {}\n", name, text::DumpJson(value));
+  }
+}
+
+int RunBench(const BenchFlags& flags) {
+  int code = kOk;
+  const std::unique_ptr<runtime::Engine> engine = flags.engine.Load(&code);
+  if (engine == nullptr) return code;
+  Bench bench(flags, engine.get());
+  const absl::Status status = bench.Run();
+  if (absl::IsCancelled(status)) return Fail(kInterrupted, "interrupted");
+  if (!status.ok()) return FailRequest(status);
+  Json report = {{"mode", flags.mode},
+                 {"engine", engine->description()},
+                 {"cache", engine->CacheDescription()},
+                 {"weights", checkpoint::BytesText(engine->memory_plan().weights())}};
+  for (const auto& [name, value] : bench.report().items()) report[name] = value;
+  std::string out;
+  if (flags.json) {
+    out = text::DumpJson(report) + "\n";
+  } else {
+    for (const auto& [name, value] : report.items()) AddRows(name, value, &out);
+  }
+  WriteOut(out);
+  return OutputResult();
+}
+
+}  // namespace
+
+void AddBench(CLI::App* app, int* result) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* bench = app->add_subcommand("bench", "Measure how fast a model is served here");
+  bench->add_option("MODE", flags->mode, "latency, throughput, serve-sim or prefix")
+      ->required()
+      ->check(CLI::IsMember({"latency", "throughput", "serve-sim", "prefix"}));
+  flags->engine.Register(bench);
+  const std::string group = "Load";
+  const auto count = [&](const char* name, int64_t* value, const char* what) {
+    bench->add_option(name, *value, what)->check(CLI::PositiveNumber)->capture_default_str()->group(group);
+  };
+  count("--input-len", &flags->input_len, "Tokens of a prompt (prefix: behind the shared ones)");
+  count("--output-len", &flags->output_len, "Tokens of an answer");
+  count("--prefix-len", &flags->prefix_len, "prefix: tokens that all prompts share");
+  count("--num-prompts", &flags->num_prompts, "throughput, serve-sim, prefix: requests");
+  count("--num-iters", &flags->num_iters, "latency: repetitions");
+  count("--batch-size", &flags->batch_size, "latency: requests at a time");
+  bench->add_option("--long-input-len", flags->long_input_len, "serve-sim: tokens of one more, long prompt [none]")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  bench->add_option("--request-rate", flags->request_rate, "serve-sim: requests a second")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  bench->add_option("--temperature", flags->temperature, "0 to 2")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str()
+      ->group(group);
+  bench->add_option("--seed", flags->seed, "Of prompts, arrivals and answers")->capture_default_str()->group(group);
+  bench->add_flag("--json", flags->json, "Print one JSON object")->group("Output");
+  bench->footer(kModes);
+  bench->callback([=] { *result = RunBench(*flags); });
+}
+
+}  // namespace hadal::cli
