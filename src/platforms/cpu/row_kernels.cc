@@ -195,9 +195,16 @@ void DecodeE2M1(const std::byte* codes, const std::byte* scales, int64_t n, floa
   const hn::Rebind<uint8_t, decltype(d16)> pairs8;
   const int64_t lanes = hn::Lanes(d);
   const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
+  // Sixteen lanes hold all values: a lookup takes the place of arithmetic (keys cost the indexer 17 % more without).
+  constexpr bool kWide = HWY_HAVE_SCALABLE == 0 && HWY_MAX_BYTES == 64;
+  alignas(64) static constexpr float kValues[16] = {0,     .5f,  1,  1.5f,  2,  3,  4,  6,
+                                                    -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+  const VF values = kWide ? hn::LoadU(d, kValues) : hn::Zero(d);
   for (int64_t g = 0; g < n; g += ops::kFp4RowGroup) {
     const VF scale = hn::Set(d, E8M0ToFloat(static_cast<uint8_t>(scales[g / ops::kFp4RowGroup])));
+    [[maybe_unused]] const VF scaled = hn::Mul(values, scale);
     const auto decode = [&](hn::Vec<hn::RebindToSigned<DF>> code) {
+      if constexpr (kWide) return hn::TableLookupLanes(scaled, hn::IndicesFromVec(d, code));
       const auto bits = hn::ShiftLeft<22>(hn::And(code, hn::Set(i32, 7)));
       const VF v = hn::BitCast(d, hn::Add(bits, hn::Set(i32, 126 << 23)));
       // The codes of 0 and 1/2 have become 1/2 and 3/4.
