@@ -308,7 +308,7 @@ void AddRows(const std::string& name, const Json& value, std::string* out) {
                         value["mean"].get<double>(), value["p50"].get<double>(), value["p90"].get<double>(),
                         value["p99"].get<double>(), value["max"].get<double>());
   } else if (value.is_object()) {
-    for (const auto& [key, inner] : value.items()) AddRows(name + "." + key, inner, out);
+    for (const auto& [key, inner] : value.items()) AddRows(fmt::format("{}.{}", name, key), inner, out);
   } else if (value.is_number_float()) {
     *out += fmt::format("{:<40} {:.4f}\n", name, value.get<double>());
   } else {

@@ -22,7 +22,8 @@ constexpr const char* kFormat =
     "behind </think>), and optionally \"id\", \"task\", \"mode\" (chat or thinking), \"tools\", \"expected_calls\" "
     "(then "
     "the\nparsed calls are compared instead), \"images\" and \"reference\": {\"ids\": [...]}.\n"
-    "accuracy: answers that are right. agreement: answers with the reference's token ids.";
+    "accuracy: answers that are right. agreement: answers with the reference's token ids. With "
+    "drafts:\nthe share of them that held.";
 
 struct EvalFlags {
   EngineFlags engine;
@@ -200,6 +201,9 @@ class Evaluation {
     };
     for (const auto& [task, tally] : tallies_) row(task, tally);
     row("total", total());
+    if (drafted_ > 0) {
+      out += fmt::format("drafts {}, {:.1f} % of them right\n", drafted_, 100 * Tally::Share(accepted_, drafted_));
+    }
     return out;
   }
 
@@ -207,6 +211,10 @@ class Evaluation {
     Json out = total().ToJson();
     out["seconds"] = seconds;
     out["generated_tokens"] = generated_;
+    if (drafted_ > 0) {
+      out["draft_tokens"] = drafted_;
+      out["draft_acceptance"] = Tally::Share(accepted_, drafted_);
+    }
     for (const auto& [task, tally] : tallies_) out["by_task"][task] = tally.ToJson();
     return text::DumpJson(out) + "\n";
   }
@@ -229,6 +237,8 @@ class Evaluation {
     if (result.finish_reason == runtime::FinishReason::kCancelled) return absl::CancelledError("interrupted");
     seconds_ += result.timings.prefill_seconds + result.timings.decode_seconds;
     generated_ += static_cast<int64_t>(result.token_ids.size());
+    drafted_ += result.draft_tokens;
+    accepted_ += result.accepted_tokens;
     if (IsRight(record, result.content)) {
       tally->right = 1;
     } else if (flags_.show_failures) {
@@ -250,6 +260,7 @@ class Evaluation {
   std::map<std::string, Tally> tallies_;  // by task and mode
   int errors_shown_ = 0;
   int64_t generated_ = 0;
+  int64_t drafted_ = 0, accepted_ = 0;
   double seconds_ = 0;  // of generation
 };
 

@@ -321,8 +321,10 @@ void Sampler::Cut(float lowest, int32_t last) {
   if (lowest == -kInfinity) return;
   for (size_t i = 0; i < scores_.size(); ++i) {
     const auto id = static_cast<int32_t>(i);
-    const bool keep = (scores_[i] > lowest) | ((scores_[i] == lowest) & (id <= last));
-    const uint32_t bits = 0u - static_cast<uint32_t>(keep);
+    // Without branches, so that the compiler takes several at once.
+    const auto above = static_cast<uint32_t>(scores_[i] > lowest);
+    const uint32_t tie = static_cast<uint32_t>(scores_[i] == lowest) & static_cast<uint32_t>(id <= last);
+    const uint32_t bits = 0u - (above | tie);
     scores_[i] = std::bit_cast<float>((std::bit_cast<uint32_t>(scores_[i]) & bits) |
                                       (std::bit_cast<uint32_t>(-kInfinity) & ~bits));
   }

@@ -82,7 +82,7 @@ class Sequence {
   void NoteStart(Clock::time_point now);
 
  private:
-  Sequence(int64_t id, GenerateRequest request, RequestCallbacks callbacks, const SequenceSetup& setup,
+  Sequence(int64_t number, GenerateRequest request, RequestCallbacks callbacks, const SequenceSetup& setup,
            Sampler sampler);
 
   absl::StatusOr<RowOptions> OptionsOfRow();

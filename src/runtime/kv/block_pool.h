@@ -34,7 +34,7 @@ class BlockPool {
   // Keeps the slabs, all of them held and none in an object yet.
   ObjectId Keep(std::span<const int32_t> slabs, int64_t tag);
   // Ends that: slabs that nobody holds are free then. Does not call on_evict.
-  void Drop(ObjectId object);
+  void Drop(ObjectId id);
   std::span<const int32_t> SlabsOf(ObjectId object) const { return objects_[object].slabs; }
 
   // The sum over all slabs agrees with the counters, and no slab is in two places. For tests.

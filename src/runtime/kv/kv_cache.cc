@@ -28,10 +28,10 @@ int64_t TagOf(int32_t prefix, bool tail) { return 2 * static_cast<int64_t>(prefi
 
 }  // namespace
 
-KvCache::KvCache(models::Model* model, const KvCacheOptions& options)
+KvCache::KvCache(models::Model* model, KvCacheOptions options)
     : model_(model),
       layout_(model->kv_layout()),
-      options_(options),
+      options_(std::move(options)),
       pool_(model->kv_layout().empty() ? 0 : model->limits().cache_slabs, [this](int64_t tag) { Evicted(tag); }),
       slots_(static_cast<size_t>(model->limits().max_seqs)) {
   if (options_.hash_seed.empty()) options_.hash_seed = RandomHashSeed();

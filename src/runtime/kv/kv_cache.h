@@ -56,22 +56,22 @@ struct KvCacheStats {
 class KvCache {
  public:
   // The model's tables are written from now on; it must have been made with limits().cache_slabs, or have no cache.
-  KvCache(models::Model* model, const KvCacheOptions& options);
+  KvCache(models::Model* model, KvCacheOptions options);
 
   // Tokens that `sequence` could skip now; nothing changes.
   int64_t CachedTokens(const KvSequence& sequence) const;
 
-  // Gives `slot` to a sequence; returns how many of its tokens are there already, less than the prompt has. The slot
-  // must be free.
-  int64_t Begin(int32_t slot, KvSequence sequence);
+  // Gives slot `index` to a sequence; returns how many of its tokens are there already, less than the prompt has. The
+  // slot must be free.
+  int64_t Begin(int32_t index, KvSequence sequence);
   // Blocks for positions up to `end`, beside those that the sequence has. False, and no change, if there are not
   // enough.
-  bool Reserve(int32_t slot, int64_t end);
+  bool Reserve(int32_t index, int64_t end);
   // Positions up to `computed` hold rows of `tokens`, which are final. Keeps what is complete, and lets go what no
   // later row reads.
-  void Commit(int32_t slot, std::span<const int32_t> tokens, int64_t computed);
+  void Commit(int32_t index, std::span<const int32_t> tokens, int64_t computed);
   // The sequence is over, or makes room. What was kept stays until its slabs are wanted.
-  void End(int32_t slot);
+  void End(int32_t index);
   // Forgets every prefix that no sequence uses.
   void ResetPrefixCache();
 
@@ -122,10 +122,10 @@ class KvCache {
   Found Find(Slot* slot, std::span<const int32_t> prompt) const;
   int32_t& Entry(int64_t group, int32_t slot, int64_t block);
   int32_t PrefixIndex(const Sha256Digest& hash);  // finds or makes
-  void ForgetIfEmpty(int32_t prefix);
-  void Attach(int32_t slot, int64_t tokens);
-  void KeepBlock(int32_t slot, int64_t block);
-  void KeepTail(int32_t slot, int64_t position);
+  void ForgetIfEmpty(int32_t index);
+  void Attach(int32_t index, int64_t tokens);
+  void KeepBlock(int32_t index, int64_t block);
+  void KeepTail(int32_t index, int64_t position);
   void DropTail(const Sha256Digest& hash);
   void Evicted(int64_t tag);
 

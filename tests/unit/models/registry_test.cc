@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/synth.h"
 #include "support/paths.h"
 
 namespace hadal::models {
@@ -28,6 +29,25 @@ TEST(Registry, VisionLayersDecideWhateverTheArchitectureSays) {
   EXPECT_THAT(*DescribeModel(config, {}), StartsWith("DeepseekV4ForCausalLM on cpu"));
   config.architecture = "DeepseekV4ForConditionalGeneration";
   EXPECT_THAT(*DescribeModel(config, {}), StartsWith("DeepseekV4ForCausalLM on cpu"));
+}
+
+// What depends on the context does not depend on the rows of a step, so that a long context does not make long chunks
+// expensive.
+TEST(PlanMemory, ScratchDoesNotGrowWithContextTimesChunk) {
+  const checkpoint::ModelConfig config = *checkpoint::PresetConfig("v4-flash");
+  const auto scratch = [&](int64_t context, int64_t chunk) {
+    ModelOptions options;
+    options.threads = 2;
+    options.limits.max_context = context;
+    options.limits.max_batch_tokens = chunk;
+    return static_cast<int64_t>(PlanMemory(config, options)->scratch);
+  };
+  for (const int64_t context : {32 << 10, 128 << 10, 1 << 20}) {
+    const int64_t growth = scratch(context, 64) - scratch(1 << 10, 64);
+    EXPECT_GT(growth, 0);
+    EXPECT_LE(scratch(context, 512) - scratch(1 << 10, 512), growth) << context;
+    EXPECT_LE(scratch(context, 4096) - scratch(1 << 10, 4096), growth) << context;
+  }
 }
 
 TEST(Registry, OverridesNameRegisteredClasses) {
