@@ -38,7 +38,7 @@ Layout MakeLayout(std::byte* base, int64_t n, int64_t heads, int64_t dim) {
   l.heads = RoundUp(heads, 16);
   size_t at = 0;
   const auto take = [&](size_t bytes) {
-    std::byte* p = base + at;
+    std::byte* p = base == nullptr ? nullptr : base + at;  // null only counts
     at += (bytes + 63) / 64 * 64;
     return p;
   };

@@ -53,7 +53,7 @@ Layout MakeLayout(std::byte* base, int64_t n, int64_t dim) {
   l.rows = (n + kTileKeys - 1) / kTileKeys * kTileKeys;
   size_t at = 0;
   const auto take = [&](int64_t bytes) {
-    std::byte* p = base + at;
+    std::byte* p = base == nullptr ? nullptr : base + at;  // null only counts
     at += static_cast<size_t>(bytes + 63) / 64 * 64;
     return p;
   };
