@@ -5,14 +5,14 @@
 namespace hadal::guided {
 
 std::shared_ptr<const TokenMask> TokenMaskCache::Find(const std::vector<uint32_t>& states) const {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   const auto found = masks_.find(states);
   return found == masks_.end() ? nullptr : found->second;
 }
 
 void TokenMaskCache::Insert(std::vector<uint32_t> states, const std::shared_ptr<const TokenMask>& mask) const {
   const size_t bytes = mask->bytes() + states.size() * sizeof(uint32_t);
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   if (bytes_ + bytes > kMaxBytes) {
     masks_.clear();
     bytes_ = 0;

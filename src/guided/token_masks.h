@@ -10,12 +10,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "guided/item_sets.h"
 #include "guided/vocabulary.h"
 
@@ -40,9 +39,9 @@ class TokenMaskCache {
   void Insert(std::vector<uint32_t> states, const std::shared_ptr<const TokenMask>& mask) const;
 
  private:
-  mutable absl::Mutex mutex_;
-  mutable absl::flat_hash_map<std::vector<uint32_t>, std::shared_ptr<const TokenMask>> masks_ ABSL_GUARDED_BY(mutex_);
-  mutable size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable std::mutex mutex_;  // of the next two
+  mutable absl::flat_hash_map<std::vector<uint32_t>, std::shared_ptr<const TokenMask>> masks_;
+  mutable size_t bytes_ = 0;
 };
 
 // The walks. One object per matcher; refers to its sets.
