@@ -98,8 +98,8 @@ void EngineFlags::Register(CLI::App* app) {
       ->capture_default_str()
       ->group(cache);
   app->add_flag("--rejection-sampling", options_.executor.rejection_sampling,
-                "Keep more drafts at temperatures above 0: answers then have the same distribution, but not the same "
-                "tokens as without drafts")
+                "Accept drafts by the ratio of probabilities: answers drawn at temperatures above 0 have the same "
+                "distribution as without drafts, but not the same tokens")
       ->group(cache);
   app->add_flag("--no-memory-check", skip_memory_check_, "Start even if the model does not seem to fit into memory")
       ->group(engine);

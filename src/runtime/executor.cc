@@ -330,6 +330,16 @@ absl::Status Executor::Draft(const std::vector<Work>& plan) {
   }
   if (ids_.empty()) return absl::OkStatus();
   logit_rows_ = draft_rows_;
+  HADAL_RETURN_IF_ERROR(RunDraftBlock());
+  TakeDrafts();
+  for (int64_t made = 1; made < options_.num_speculative_tokens && !drafting_.empty(); ++made) {
+    HADAL_RETURN_IF_ERROR(DraftMore());
+    TakeDrafts();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunDraftBlock() {
   models::StepInput step;
   step.ids = ids_;
   step.positions = positions_;
@@ -338,13 +348,7 @@ absl::Status Executor::Draft(const std::vector<Work>& plan) {
   step.logit_rows = logit_rows_;
   step.logits = logits_.data();
   if (has_images_) step.embeddings = embeddings_of_rows_;
-  HADAL_RETURN_IF_ERROR(model_->Draft(0, step));
-  TakeDrafts();
-  for (int64_t made = 1; made < options_.num_speculative_tokens && !drafting_.empty(); ++made) {
-    HADAL_RETURN_IF_ERROR(DraftMore());
-    TakeDrafts();
-  }
-  return absl::OkStatus();
+  return model_->Draft(0, step);
 }
 
 // The next draft of each drafting sequence from its row of logits; those that have no use for another one leave.
@@ -378,14 +382,8 @@ absl::Status Executor::DraftMore() {
     logit_rows_.push_back(static_cast<int32_t>(i));
     draft_rows_[i] = static_cast<int32_t>(i);
   }
-  models::StepInput step;
-  step.ids = ids_;
-  step.positions = positions_;
-  step.seqs = seqs_;
-  step.source_rows = source_rows_;
-  step.logit_rows = logit_rows_;
-  step.logits = logits_.data();
-  return model_->Draft(0, step);
+  has_images_ = false;  // drafts are text
+  return RunDraftBlock();
 }
 
 }  // namespace hadal::runtime

@@ -28,8 +28,8 @@ struct ExecutorOptions {
   int64_t max_batch_tokens = 0;
   int64_t max_prefill_with_decode = 128;  // SchedulerOptions
   // Drafts are drawn from the draft block's distribution, and kept or replaced so that what comes out has the target's
-  // (spec serving-runtime 1.5). Keeps more drafts of requests that are not greedy, but their tokens then depend on the
-  // drafts. Off: a draft is kept if it is the token that is drawn anyway.
+  // (spec serving-runtime 1.5). The tokens of requests that are not greedy then depend on the drafts. Off: a draft is
+  // kept if it is the token that is drawn anyway.
   bool rejection_sampling = false;
   int64_t num_speculative_tokens = 0;  // drafts of the model's own draft blocks, at most; needs such a block
   int64_t max_waiting = 4096;          // requests
@@ -96,6 +96,7 @@ class Executor {
   // Draft rows for everything that the step computed for good, and the next drafts.
   absl::Status Draft(const std::vector<Work>& plan);
   absl::Status DraftMore();
+  absl::Status RunDraftBlock();
   void TakeDrafts();
   void End(Sequence* sequence, const absl::Status& status, Clock::time_point now);
   std::span<const float> LogitRow(int64_t row) const;

@@ -117,6 +117,8 @@ Sequence::Sequence(int64_t number, GenerateRequest request, RequestCallbacks cal
     matcher_.emplace(request_.grammar);
     mask_.resize((static_cast<size_t>(setup.vocab) + 31) / 32);
   }
+  // Greedy drafts hold or do not in either mode.
+  if (sampler_.params().greedy()) return;
   draft_rows_.assign(static_cast<size_t>(setup.rejection_drafts), std::vector<float>(static_cast<size_t>(setup.vocab)));
 }
 
@@ -149,7 +151,7 @@ absl::StatusOr<SampledToken> Sequence::Draw(std::span<const float> logits, int64
   HADAL_ASSIGN_OR_RETURN(const RowOptions options, OptionsOfRow());
   if (draft < 0 || draft_rows_.empty()) return sampler_.Next(logits, size(), options);
   std::span<const float> row;
-  if (static_cast<size_t>(draft) < drawn_drafts_ && !sampler_.params().greedy()) row = draft_rows_[draft];
+  if (static_cast<size_t>(draft) < drawn_drafts_) row = draft_rows_[draft];
   HADAL_ASSIGN_OR_RETURN(const VerifiedToken token, sampler_.Verify(logits, size(), drafts[draft], row, options));
   return token.token;
 }

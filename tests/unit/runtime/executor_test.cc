@@ -84,22 +84,8 @@ GenerateRequest Request(std::vector<int32_t> prompt, int64_t max_tokens, double 
   return request;
 }
 
-// What the request has to give, computed without executor, cache or batch.
 std::vector<int32_t> Alone(const GenerateRequest& request, int64_t context) {
-  Sampler sampler = *Sampler::Create(kVocab, request.sampling, request.prompt, {}, request.end_tokens);
-  std::vector<int32_t> tokens = request.prompt;
-  std::vector<uint64_t> values;
-  std::vector<float> logits(kVocab);
-  std::vector<int32_t> out;
-  while (static_cast<int64_t>(out.size()) < request.max_tokens && static_cast<int64_t>(tokens.size()) < context) {
-    PagedFakeModel::FillLogits(PagedFakeModel::PlainValue(tokens, &values), kVocab, logits.data());
-    const int32_t id = sampler.Next(logits, static_cast<int64_t>(tokens.size()))->id;
-    sampler.Accept(id);
-    tokens.push_back(id);
-    out.push_back(id);
-    if (id == 1) break;
-  }
-  return out;
+  return test::AloneOnPagedFake(request, kVocab, context);
 }
 
 // Requests of every length class, some of which share prefixes; greedy, drawn, and with penalties.

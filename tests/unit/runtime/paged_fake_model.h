@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "models/model.h"
 #include "runtime/philox.h"
+#include "runtime/request.h"
 
 namespace hadal::test {
 
@@ -147,5 +148,22 @@ class PagedFakeModel : public models::Model {
   std::vector<std::vector<int32_t>> tables_;
   std::vector<uint64_t> last_;
 };
+
+// What a request has to give on that model, computed without executor, cache or batch.
+inline std::vector<int32_t> AloneOnPagedFake(const runtime::GenerateRequest& request, int64_t vocab, int64_t context) {
+  runtime::Sampler sampler = *runtime::Sampler::Create(vocab, request.sampling, request.prompt, {}, request.end_tokens);
+  std::vector<int32_t> tokens = request.prompt;
+  std::vector<uint64_t> values;
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  std::vector<int32_t> out;
+  while (static_cast<int64_t>(out.size()) < request.max_tokens && static_cast<int64_t>(tokens.size()) < context) {
+    PagedFakeModel::FillLogits(PagedFakeModel::PlainValue(tokens, &values), vocab, logits.data());
+    out.push_back(sampler.Next(logits, static_cast<int64_t>(tokens.size()))->id);
+    sampler.Accept(out.back());
+    tokens.push_back(out.back());
+    if (out.back() == 1) break;
+  }
+  return out;
+}
 
 }  // namespace hadal::test

@@ -58,20 +58,7 @@ GenerateRequest Request(uint32_t number, int64_t max_tokens) {
   return request;
 }
 
-std::vector<int32_t> Alone(const GenerateRequest& request) {
-  Sampler sampler = *Sampler::Create(kVocab, request.sampling, request.prompt, {}, request.end_tokens);
-  std::vector<int32_t> tokens = request.prompt, out;
-  std::vector<uint64_t> values;
-  std::vector<float> logits(kVocab);
-  while (static_cast<int64_t>(out.size()) < request.max_tokens) {
-    PagedFakeModel::FillLogits(PagedFakeModel::PlainValue(tokens, &values), kVocab, logits.data());
-    out.push_back(sampler.Next(logits, static_cast<int64_t>(tokens.size()))->id);
-    sampler.Accept(out.back());
-    tokens.push_back(out.back());
-    if (out.back() == 1) break;
-  }
-  return out;
-}
+std::vector<int32_t> Alone(const GenerateRequest& request) { return test::AloneOnPagedFake(request, kVocab, 256); }
 
 TEST(Service, StreamsGiveTheTextAndTheEnd) {
   Running running;
