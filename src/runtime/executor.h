@@ -66,7 +66,6 @@ class Executor {
   bool idle() const { return requests_.empty(); }
   size_t running() const { return scheduler_.running(); }
   size_t waiting() const { return scheduler_.waiting(); }
-  int64_t waiting_tokens() const { return scheduler_.waiting_tokens(); }
   ExecutorStats stats() const;
   const KvCache& cache() const { return cache_; }
   KvCache& cache() { return cache_; }

@@ -56,7 +56,8 @@ struct GenerateTimings {
 struct TokenStep {
   int32_t id = 0;
   float logprob = 0;
-  std::vector<TokenLogprob> top;
+  std::vector<TokenLogprob> top = {};
+  int32_t rank = 0;  // 1: the likeliest
 };
 
 struct GenerateResult {

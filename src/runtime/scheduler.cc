@@ -53,13 +53,10 @@ absl::Status Scheduler::CheckFits(int64_t prompt_tokens, int64_t max_tokens) con
       prompt_tokens, max_tokens, needed, cache_->slabs());
 }
 
-void Scheduler::Add(Sequence* sequence) {
-  Insert(&waiting_, sequence);
-  waiting_tokens_ += sequence->size();
-}
+void Scheduler::Add(Sequence* sequence) { Insert(&waiting_, sequence); }
 
 void Scheduler::Remove(Sequence* sequence) {
-  if (std::erase(waiting_, sequence) > 0) waiting_tokens_ -= sequence->size();
+  std::erase(waiting_, sequence);
   if (std::erase(running_, sequence) > 0) {
     cache_->End(sequence->slot);
     free_slots_.push_back(sequence->slot);
@@ -206,7 +203,6 @@ void Scheduler::Admit() {
     Sequence* sequence = waiting_[i];
     if (Start(sequence)) {
       waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-      waiting_tokens_ -= sequence->size();
       if (i == 0) bypasses_ = 0;
       continue;
     }

@@ -58,7 +58,6 @@ class Scheduler {
 
   size_t running() const { return running_.size(); }
   size_t waiting() const { return waiting_.size(); }
-  int64_t waiting_tokens() const { return waiting_tokens_; }
   int64_t preemptions() const { return preemptions_; }
 
  private:
@@ -85,7 +84,6 @@ class Scheduler {
   int64_t rows_ = 0, prefill_rows_ = 0, logit_rows_ = 0;  // of the plan
   bool preempted_ = false;
   bool streams_ = false;  // the step has decoding sequences
-  int64_t waiting_tokens_ = 0;
   int64_t bypasses_ = 0;  // of the head of the queue
   int64_t preemptions_ = 0;
 };

@@ -182,7 +182,7 @@ absl::Status Sequence::ReportPrompt(int64_t position, std::span<const float> log
   std::vector<TokenStep>& report = result_.prompt_logprobs;
   if (position != static_cast<int64_t>(report.size()) + 1) return absl::OkStatus();
   HADAL_ASSIGN_OR_RETURN(const SampledToken token, sampler_.ReportPrompt(logits, tokens_[position]));
-  report.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}});
+  report.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}, token.rank});
   return absl::OkStatus();
 }
 
@@ -198,7 +198,7 @@ bool Sequence::Take(const SampledToken& token, Clock::time_point now) {
   tokens_.push_back(token.id);
   result_.token_ids.push_back(token.id);
   if (request_.sampling.logprobs >= 0) {
-    result_.logprobs.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}});
+    result_.logprobs.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}, token.rank});
   }
   if (output_.in_reasoning()) {
     ++result_.reasoning_tokens;

@@ -24,7 +24,6 @@ class BlockPool {
   int64_t slabs() const { return static_cast<int64_t>(slabs_.size()); }
   // Slabs that Allocate can give: free ones and those of objects that nobody holds.
   int64_t available() const { return static_cast<int64_t>(free_.size()) + evictable_slabs_; }
-  int64_t free() const { return static_cast<int64_t>(free_.size()); }
 
   // A slab, held once. Gives up objects if none is free. Requires available() > 0.
   int32_t Allocate();

@@ -75,7 +75,6 @@ class KvCache {
   // Forgets every prefix that no sequence uses.
   void ResetPrefixCache();
 
-  int64_t computed(int32_t slot) const { return slots_[slot].computed; }
   // Slabs that positions up to `tokens` need at most, computed in steps of up to `step` rows.
   int64_t SlabsFor(int64_t tokens, int64_t step) const { return layout_.SlabsFor(tokens, step); }
   int64_t slabs() const { return pool_.slabs(); }

@@ -72,7 +72,7 @@ absl::StatusOr<Job> ParseChatCompletion(const Json& body, const runtime::Engine&
   HADAL_RETURN_IF_ERROR(fields.Read("include_reasoning", &job.include_reasoning));
   HADAL_RETURN_IF_ERROR(fields.Read("parallel_tool_calls", &job.parallel_tool_calls));
   HADAL_ASSIGN_OR_RETURN(const Json tools, ReadTools(fields));
-  HADAL_RETURN_IF_ERROR(ReadFormats(fields, &job));
+  HADAL_ASSIGN_OR_RETURN(common.request.grammar, ReadGrammar(fields, engine));
   HADAL_ASSIGN_OR_RETURN(const text::ThinkingChoice thinking, ReadThinking(fields, engine));
   HADAL_ASSIGN_OR_RETURN(Conversation conversation, ReadMessages(fields, engine, options));
 
@@ -85,7 +85,6 @@ absl::StatusOr<Job> ParseChatCompletion(const Json& body, const runtime::Engine&
   if (!prompt.ok()) return prompt.status();
   HADAL_RETURN_IF_ERROR(AddPrompt(common, *std::move(prompt), "messages", engine, options, &job));
   if (job.echo) job.prompts[0].echo = std::move(conversation.continued);
-  HADAL_RETURN_IF_ERROR(AttachGrammar(engine, &job));
   job.id = RandomId("chatcmpl-");
   job.created = UnixSeconds();
   return job;

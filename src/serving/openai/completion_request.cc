@@ -94,9 +94,8 @@ absl::StatusOr<Job> ParseCompletion(const Json& body, const runtime::Engine& eng
   // The echoed prompt is reported like the answer behind it.
   job.prompt_logprobs = sampling.prompt_logprobs >= 0;
   if (job.echo) sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.logprobs);
-  HADAL_RETURN_IF_ERROR(ReadFormats(fields, &job));
+  HADAL_ASSIGN_OR_RETURN(common.request.grammar, ReadGrammar(fields, engine));
   HADAL_RETURN_IF_ERROR(PromptReader(engine, options, common, &job).ReadAll(fields));
-  HADAL_RETURN_IF_ERROR(AttachGrammar(engine, &job));
   job.id = RandomId("cmpl-");
   job.created = UnixSeconds();
   return job;

@@ -61,9 +61,6 @@ struct Job {
   std::vector<PromptInfo> prompts;
   std::vector<Choice> choices;  // of the answer, in order
 
-  // As in the request, checked as far as every kind of it is the same. null, or {"type": "text"}: none.
-  text::Json response_format, structured_outputs;
-
   bool stream = false;
   bool include_usage = false;           // stream_options
   bool continuous_usage_stats = false;  // stream_options

@@ -41,10 +41,8 @@ absl::StatusOr<Conversation> ReadMessages(const Fields& body, const runtime::Eng
 // Tools that the model may call: null if there are none or tool_choice is "none".
 absl::StatusOr<text::Json> ReadTools(const Fields& body);
 
-// Checks response_format and structured_outputs as far as their kind, and puts them into the job.
-absl::Status ReadFormats(const Fields& body, Job* job);
-// Gives the job's requests what enforces its formats. They are complete otherwise.
-absl::Status AttachGrammar(const runtime::Engine& engine, Job* job);
+// The form that response_format or structured_outputs demands; null if none.
+absl::StatusOr<std::shared_ptr<const guided::Grammar>> ReadGrammar(const Fields& body, const runtime::Engine& engine);
 
 absl::StatusOr<text::ThinkingChoice> ReadThinking(const Fields& body, const runtime::Engine& engine);
 

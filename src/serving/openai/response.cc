@@ -94,7 +94,7 @@ Json PromptLogprobs(const text::Tokenizer& tokenizer, const std::vector<TokenSte
     };
     const size_t shown = std::min(step.top.size(), static_cast<size_t>(std::max(top, 0)));
     for (size_t i = 0; i < shown; ++i) add(step.top[i].id, step.top[i].logprob, i + 1);
-    add(step.id, step.logprob, nullptr);  // its rank is known only among the likeliest
+    add(step.id, step.logprob, step.rank > 0 ? Json(step.rank) : Json());
     out.push_back(std::move(token));
   }
   return out;

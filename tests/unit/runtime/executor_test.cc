@@ -437,6 +437,9 @@ TEST(Executor, LogprobsOfThePromptDoNotDependOnChunksOrCache) {
       for (size_t i = 0; i < want.size(); ++i) {
         EXPECT_EQ(result.prompt_logprobs[i].id, request.prompt[i + 1]);
         EXPECT_EQ(result.prompt_logprobs[i].logprob, want[i].logprob);
+        EXPECT_EQ(result.prompt_logprobs[i].rank, want[i].rank);
+        EXPECT_EQ(result.prompt_logprobs[i].rank == 1,
+                  result.prompt_logprobs[i].id == result.prompt_logprobs[i].top[0].id);
         ASSERT_EQ(result.prompt_logprobs[i].top.size(), 2u);
         EXPECT_GE(result.prompt_logprobs[i].top[0].logprob, result.prompt_logprobs[i].top[1].logprob);
       }

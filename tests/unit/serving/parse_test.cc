@@ -239,16 +239,18 @@ TEST(ParseBody, CrossChecks) {
       {Chat(R"("response_format": {"type": "yaml"})"), "response_format.type: "},
       {Chat(R"("response_format": "json")"), "response_format: "},
       {Chat(R"("response_format": {"type": "json_schema"})"), "response_format.json_schema: "},
-      {Chat(R"("response_format": {"type": "json_schema", "json_schema": {}})"),
+      {Chat(R"("response_format": {"type": "json_schema", "json_schema": {}})"), "response_format.json_schema.name: "},
+      {Chat(R"("response_format": {"type": "json_schema", "json_schema": {"name": "a"}})"),
        "response_format.json_schema.schema: "},
       {Chat(R"("structured_outputs": {})"), "structured_outputs: expected one of"},
-      {Chat(R"("structured_outputs": {"regex": "a", "choice": ["b"]})"), "structured_outputs: expected one of"},
+      {Chat(R"("structured_outputs": {"regex": "a", "choice": ["b"]})"),
+       "structured_outputs: both regex and choice are given"},
       {Chat(R"("structured_outputs": {"regex": "("})"), "regex: "},
       {Chat(R"("structured_outputs": {"choice": []})"), "structured_outputs.choice: "},
       {Chat(R"("response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": []}}})"),
        "json schema: "},
       {Chat(R"("structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"})"),
-       "structured_outputs: expected no second guide"},
+       "response_format and structured_outputs are both given"},
   });
   EXPECT_EQ(Refusal(Chat(R"("response_format": {"type": "text"}, "top_logprobs": 0)")), "accepted");
 }
