@@ -8,7 +8,7 @@ namespace hadal::runtime {
 namespace {
 
 // So often may others start before the head of the queue, when it does not fit and they do (spec 4.2).
-constexpr int64_t kMaxBypasses = 8;
+constexpr size_t kMaxBypasses = 8;
 // Share of the cache that admission leaves free, so that what has just started is not stopped at once.
 constexpr int64_t kWatermark = 100;  // 1/100
 
@@ -184,10 +184,12 @@ bool Scheduler::Start(Sequence* sequence) {
   const int64_t whole = cache_->SlabsFor(sequence->size(), 1 + 2 * options_.num_speculative_tokens);
   const int64_t known = cache_->SlabsFor(sequence->computed, 1);
   const bool roomy = running_.empty() || whole - known + cache_->slabs() / kWatermark <= cache_->available();
+  if (!roomy) sequence->blocked_at = cache_->available();
   free_slots_.pop_back();
   Insert(&running_, sequence);
   if (roomy && PlanPrefill(sequence, PrefillBudget())) {
     if (!sequence->started) sequence->result().cached_tokens = sequence->computed;
+    sequence->blocked_at = -1;
     return true;
   }
   running_.erase(std::find(running_.begin(), running_.end(), sequence));
@@ -200,14 +202,17 @@ bool Scheduler::Start(Sequence* sequence) {
 
 void Scheduler::Admit() {
   for (size_t i = 0; i < waiting_.size() && !free_slots_.empty() && PrefillBudget() > 0;) {
+    // The head does not fit. Others may go before it, but not for ever, and not many are looked at in one step.
+    if (i > 0 && (bypasses_ >= kMaxBypasses || i > kMaxBypasses)) return;
     Sequence* sequence = waiting_[i];
-    if (Start(sequence)) {
-      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (i == 0) bypasses_ = 0;
+    // What did not fit does not fit before there is more room than there was.
+    const bool blocked = !running_.empty() && cache_->available() <= sequence->blocked_at;
+    if (blocked || !Start(sequence)) {
+      ++i;
       continue;
     }
-    if (++bypasses_ > kMaxBypasses) break;
-    ++i;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    bypasses_ = i == 0 ? 0 : bypasses_ + 1;
   }
 }
 

@@ -84,7 +84,7 @@ class Scheduler {
   int64_t rows_ = 0, prefill_rows_ = 0, logit_rows_ = 0;  // of the plan
   bool preempted_ = false;
   bool streams_ = false;  // the step has decoding sequences
-  int64_t bypasses_ = 0;  // of the head of the queue
+  size_t bypasses_ = 0;   // requests that started before the head of the queue
   int64_t preemptions_ = 0;
 };
 

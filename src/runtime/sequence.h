@@ -71,8 +71,9 @@ class Sequence {
 
   const int64_t id;
   // Of the scheduler and the executor.
-  int32_t slot = -1;     // of the cache, while it runs
-  int64_t computed = 0;  // rows in the cache
+  int32_t slot = -1;        // of the cache, while it runs
+  int64_t computed = 0;     // rows in the cache
+  int64_t blocked_at = -1;  // available blocks when it did not fit, while it waits
   std::vector<int32_t> drafts;
   std::optional<ImageContext> images;  // while it runs
   bool started = false;

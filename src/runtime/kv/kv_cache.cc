@@ -122,10 +122,6 @@ int64_t KvCache::Begin(int32_t index, KvSequence sequence) {
   slot.prompt_tokens = static_cast<int64_t>(prompt.size());
   slot.held.resize(layout_.groups.size());
   const Found found = Find(&slot, prompt);
-  if (options_.prefix_cache && slot.sequence.read_prefix) {
-    stats_.query_tokens += slot.prompt_tokens;
-    stats_.hit_tokens += found.tokens;
-  }
   if (found.known > found.tokens) slot.junction = found.known;
   slot.hashes.resize(static_cast<size_t>(found.tokens / layout_.resume_tokens));
   if (found.tokens > 0) Attach(index, found.tokens);
@@ -255,6 +251,13 @@ void KvCache::DropTail(const Sha256Digest& hash) {
 void KvCache::Commit(int32_t index, std::span<const int32_t> tokens, int64_t computed) {
   Slot& slot = slots_[index];
   HADAL_CHECK(slot.used && computed >= slot.computed && computed <= static_cast<int64_t>(tokens.size()));
+  if (!slot.counted) {
+    slot.counted = true;
+    if (options_.prefix_cache && slot.sequence.read_prefix) {
+      stats_.query_tokens += slot.prompt_tokens;
+      stats_.hit_tokens += slot.computed;
+    }
+  }
   if (options_.prefix_cache) {
     const int64_t size = layout_.resume_tokens;
     for (int64_t end = (slot.computed / size + 1) * size; end <= computed; end += size) {

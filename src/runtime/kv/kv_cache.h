@@ -48,7 +48,7 @@ struct KvSequence {
 };
 
 struct KvCacheStats {
-  int64_t query_tokens = 0;  // of prompts that asked
+  int64_t query_tokens = 0;  // of prompts that asked, each time they began to be computed
   int64_t hit_tokens = 0;
   int64_t evicted = 0;  // blocks and tails given up
 };
@@ -100,7 +100,8 @@ class KvCache {
   };
   struct Slot {
     bool used = false;
-    KvSequence sequence;  // without its prompt
+    bool counted = false;  // in stats_, from the first step on: many a sequence is tried more than once
+    KvSequence sequence;   // without its prompt
     int64_t prompt_tokens = 0;
     int64_t computed = 0;
     std::vector<Held> held;            // by group

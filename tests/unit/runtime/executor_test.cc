@@ -340,6 +340,37 @@ TEST(Executor, BetterPrioritiesStartFirstAndEqualOnesInOrder) {
   EXPECT_EQ(order, (std::vector<int>{2, 4, 0, 1, 3}));
 }
 
+// What waits for room is not asked for again and again, and what goes before it is bounded.
+TEST(Executor, AHeadThatDoesNotFitIsPassedABoundedNumberOfTimes) {
+  Server server({.seqs = 4, .slabs = 60});
+  std::string order;
+  int64_t prompt_tokens = 0;
+  const auto submit = [&](char name, int64_t prompt, int64_t answer) {
+    GenerateRequest request = Request(std::vector<int32_t>(static_cast<size_t>(prompt)), answer);
+    for (size_t i = 0; i < request.prompt.size(); ++i) {
+      request.prompt[i] = static_cast<int32_t>(2 + (name + 31 * i) % 290);
+    }
+    request.end_tokens = {};
+    prompt_tokens += prompt;
+    RequestCallbacks callbacks;
+    callbacks.on_events = [](const auto&) { return true; };
+    callbacks.on_done = [&order, name](const absl::StatusOr<GenerateResult>& result) {
+      EXPECT_TRUE(result.ok());
+      order += name;
+    };
+    ASSERT_TRUE(server.executor->Submit(std::move(request), std::move(callbacks)).ok());
+  };
+  submit('A', 200, 150);
+  server.executor->Step();
+  submit('B', 440, 2);  // has no room beside A
+  for (int i = 0; i < 20; ++i) submit('c', 5 + i, 1);
+  server.Run();
+  EXPECT_EQ(order.substr(0, 9), "ccccccccA") << order;
+  EXPECT_EQ(order.size(), 22u);
+  EXPECT_EQ(server.executor->stats().preemptions, 0);
+  EXPECT_EQ(server.executor->cache().stats().query_tokens, prompt_tokens) << "each prompt asked once";
+}
+
 // A stream gets a token in every step while a long prompt is computed, and no step has more rows of prompts than
 // promised; a short prompt that comes later does not wait for the long one.
 TEST(Executor, ALongPromptStallsNobody) {
