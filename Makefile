@@ -79,7 +79,7 @@ static: deps ## one file that runs on any x86-64 Linux: build/static/bin/hadal
 	@file=build/static/bin/hadal; ! ldd $$file >/dev/null 2>&1 || { echo "$$file is not static" >&2; exit 1; }
 	build/static/bin/hadal --version
 
-install: build ## copy the binary to PREFIX/bin
+install: build ## copy the binary, libhadal and its headers to PREFIX
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean: ## remove build/

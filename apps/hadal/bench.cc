@@ -43,6 +43,7 @@ struct BenchFlags {
   int64_t batch_size = 1;
   double request_rate = 1;
   double temperature = 0;
+  double draft_acceptance = -1;  // negative: as the draft block drafts
   uint64_t seed = 0;
   bool json = false;
 };
@@ -75,7 +76,7 @@ class Bench {
   }
 
   absl::Status Run() {
-    if (text_ids_.empty()) return InvalidArgument("the tokenizer has no text tokens");
+    if (text_ids_.size() < 2) return InvalidArgument("the tokenizer has less than two text tokens");
     HADAL_RETURN_IF_ERROR(WarmUp());
     if (flags_.mode == "latency") return Latency();
     if (flags_.mode == "throughput") return Throughput();
@@ -102,8 +103,8 @@ class Bench {
   }
   static double Now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-  // The request joins samples_; a failure ends the run.
-  absl::Status Submit(GenerateRequest request, double arrival) {
+  // The request joins samples_; a failure ends the run. `sequences` receives its prompt and answer in one.
+  absl::Status Submit(GenerateRequest request, double arrival, std::vector<std::vector<int32_t>>* sequences = nullptr) {
     samples_.push_back(std::make_unique<Sample>());
     Sample* sample = samples_.back().get();
     sample->arrival = arrival;
@@ -112,7 +113,8 @@ class Bench {
       if (static_cast<int64_t>(sample->tokens.size()) < count) sample->tokens.push_back(Now());
       return !interrupt_.interrupted();
     };
-    callbacks.on_done = [this, sample](const absl::StatusOr<GenerateResult>& result) {
+    callbacks.on_done = [this, sample, sequences,
+                         prompt = request.prompt](const absl::StatusOr<GenerateResult>& result) mutable {
       if (!result.ok()) {
         failure_ = result.status();
         return;
@@ -120,6 +122,9 @@ class Bench {
       if (result->finish_reason == runtime::FinishReason::kCancelled) failure_ = absl::CancelledError("interrupted");
       sample->prompt_tokens = result->prompt_tokens;
       sample->cached_tokens = result->cached_tokens;
+      if (sequences == nullptr) return;
+      prompt.insert(prompt.end(), result->token_ids.begin(), result->token_ids.end());
+      sequences->push_back(std::move(prompt));
     };
     return engine_->executor().Submit(std::move(request), std::move(callbacks)).status();
   }
@@ -140,14 +145,63 @@ class Bench {
 
   absl::Status Latency() {
     for (int64_t i = 0; i < flags_.num_iters; ++i) {
-      const double now = Now();
+      std::vector<GenerateRequest> requests;
       for (int64_t b = 0; b < flags_.batch_size; ++b) {
-        HADAL_RETURN_IF_ERROR(Submit(Request(RandomIds(flags_.input_len), flags_.output_len), now));
+        requests.push_back(Request(RandomIds(flags_.input_len), flags_.output_len));
       }
+      if (flags_.draft_acceptance >= 0) HADAL_RETURN_IF_ERROR(LearnAnswers(requests));
+      const double now = Now();
+      for (GenerateRequest& request : requests) HADAL_RETURN_IF_ERROR(Submit(std::move(request), now));
       HADAL_RETURN_IF_ERROR(Drain());
     }
     Report();
     return absl::OkStatus();
+  }
+
+  // Runs the requests once, unmeasured, and lets drafts be right with --draft-acceptance from then on: no draft changes
+  // a token, so what the second run will draw is known.
+  absl::Status LearnAnswers(const std::vector<GenerateRequest>& requests) {
+    const runtime::ExecutorStats begin = engine_->executor().stats();
+    const size_t measured = samples_.size();
+    engine_->executor().SetDraftSource(nullptr);
+    answers_.clear();
+    for (GenerateRequest request : requests) {
+      request.cache_salt = "unmeasured";  // the second run computes its prompts anew
+      HADAL_RETURN_IF_ERROR(Submit(std::move(request), Now(), &answers_));
+    }
+    HADAL_RETURN_IF_ERROR(Drain());
+    samples_.resize(measured);
+    Skip(begin);
+    engine_->executor().SetDraftSource(
+        [this](std::span<const int32_t> tokens, int64_t count) { return DraftsFor(tokens, count); }, true);
+    return absl::OkStatus();
+  }
+
+  std::vector<int32_t> DraftsFor(std::span<const int32_t> tokens, int64_t count) {
+    std::vector<int32_t> drafts;
+    for (const std::vector<int32_t>& answer : answers_) {
+      if (answer.size() <= tokens.size() || !std::equal(tokens.begin(), tokens.end(), answer.begin())) continue;
+      std::bernoulli_distribution right(flags_.draft_acceptance);
+      const size_t end = std::min(answer.size(), tokens.size() + static_cast<size_t>(count));
+      for (size_t i = tokens.size(); i < end; ++i) {
+        drafts.push_back(right(random_drafts_) ? answer[i] : (answer[i] == text_ids_[0] ? text_ids_[1] : text_ids_[0]));
+      }
+      break;
+    }
+    return drafts;
+  }
+
+  // What was done since `begin` is not reported.
+  void Skip(const runtime::ExecutorStats& begin) {
+    const runtime::ExecutorStats now = engine_->executor().stats();
+    before_.steps += now.steps - begin.steps;
+    before_.preemptions += now.preemptions - begin.preemptions;
+    before_.drafts += now.drafts - begin.drafts;
+    before_.accepted_tokens += now.accepted_tokens - begin.accepted_tokens;
+    for (size_t i = 0; i < before_.drafted_at.size(); ++i) {
+      before_.drafted_at[i] += now.drafted_at[i] - begin.drafted_at[i];
+      before_.accepted_at[i] += now.accepted_at[i] - begin.accepted_at[i];
+    }
   }
 
   absl::Status Throughput() {
@@ -293,8 +347,9 @@ class Bench {
 
   const BenchFlags& flags_;
   runtime::Engine* engine_;
-  std::mt19937 random_;
+  std::mt19937 random_, random_drafts_;
   std::vector<int32_t> text_ids_;
+  std::vector<std::vector<int32_t>> answers_;  // prompts and answers of the batch, if drafts are to be right
   InterruptScope interrupt_;
   std::vector<std::unique_ptr<Sample>> samples_;
   runtime::ExecutorStats before_;
@@ -317,6 +372,9 @@ void AddRows(const std::string& name, const Json& value, std::string* out) {
 }
 
 int RunBench(const BenchFlags& flags) {
+  if (flags.draft_acceptance >= 0 && (flags.mode != "latency" || flags.engine.num_speculative_tokens() == 0)) {
+    return Fail(kUsage, "--draft-acceptance: expected in mode latency with --num-speculative-tokens 1 or more");
+  }
   int code = kOk;
   const std::unique_ptr<runtime::Engine> engine = flags.engine.Load(&code);
   if (engine == nullptr) return code;
@@ -368,6 +426,13 @@ void AddBench(CLI::App* app, int* result) {
   bench->add_option("--temperature", flags->temperature, "0 to 2")
       ->check(CLI::Range(0.0, 2.0))
       ->capture_default_str()
+      ->group(group);
+  bench
+      ->add_option(
+          "--draft-acceptance", flags->draft_acceptance,
+          "latency: let drafts hold with this probability, each behind one that held, whatever the draft block "
+          "drafts: what a trained block would save on a model of random weights [as it drafts]")
+      ->check(CLI::Range(0.0, 1.0))
       ->group(group);
   bench->add_option("--seed", flags->seed, "Of prompts, arrivals and answers")->capture_default_str()->group(group);
   bench->add_flag("--json", flags->json, "Print one JSON object")->group("Output");

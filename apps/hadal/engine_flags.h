@@ -16,6 +16,7 @@ class EngineFlags {
   void Register(CLI::App* app);
 
   const std::string& model() const { return model_; }
+  int64_t num_speculative_tokens() const { return options_.num_speculative_tokens; }
 
   // What --max-num-seqs is if it was not given.
   void SetDefaultMaxSeqs(int64_t max_seqs) {

@@ -16,6 +16,10 @@ class GuidedFlags {
   // In the help group "Form of the answer".
   void Register(CLI::App* app);
 
+  bool given() const {
+    return json_object_ || !json_schema_.empty() || !regex_.empty() || !grammar_.empty() || !choices_.empty();
+  }
+
   // The compiled form; null if no flag asks for one. InvalidArgument for more than one, and for what does not compile.
   absl::StatusOr<std::shared_ptr<const guided::Grammar>> Compile(runtime::Engine* engine) const;
 

@@ -39,6 +39,7 @@ text::Json AssistantMessage(const runtime::GenerateResult& result) {
 
 absl::StatusOr<runtime::GenerateResult> AnswerTurn(const RunFlags& flags, const text::ThinkingChoice& thinking,
                                                    const text::Json& messages, const runtime::ImageList& images,
+                                                   std::shared_ptr<const guided::Grammar> grammar,
                                                    runtime::Engine* engine, runtime::Generator* generator) {
   HADAL_ASSIGN_OR_RETURN(const runtime::EncodedPrompt prompt, engine->EncodeChat(messages, thinking, images));
   runtime::GenerateRequest request;
@@ -47,13 +48,14 @@ absl::StatusOr<runtime::GenerateResult> AnswerTurn(const RunFlags& flags, const 
   request.images = prompt.images;
   request.end_tokens = engine->end_tokens();
   request.parser = ParserFor(prompt, false);
+  request.grammar = std::move(grammar);
   return Answer(generator, request, Show::kStream);
 }
 
 }  // namespace
 
 int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, const runtime::ImageList& images,
-                   runtime::Engine* engine) {
+                   const std::shared_ptr<const guided::Grammar>& grammar, runtime::Engine* engine) {
   std::fputs(
       fmt::format("{}; {}. ^C stops an answer, ^D ends.\n", engine->description(), engine->CacheDescription()).c_str(),
       stderr);
@@ -76,7 +78,7 @@ int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, 
     }
     messages.push_back({{"role", "user"}, {"content", *std::move(content)}});
     const absl::StatusOr<runtime::GenerateResult> result =
-        AnswerTurn(flags, thinking, messages, images, engine, &generator);
+        AnswerTurn(flags, thinking, messages, images, grammar, engine, &generator);
     if (!result.ok()) {
       // The chat goes on without the message that could not be answered.
       FailRequest(result.status());

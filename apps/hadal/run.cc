@@ -38,7 +38,7 @@ absl::StatusOr<runtime::EncodedPrompt> Encode(const RunFlags& flags, const text:
 }
 
 int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, const runtime::ImageList& images,
-            runtime::Engine* engine, double load_seconds) {
+            std::shared_ptr<const guided::Grammar> grammar, runtime::Engine* engine, double load_seconds) {
   const absl::StatusOr<runtime::EncodedPrompt> prompt = Encode(flags, thinking, images, *engine);
   if (!prompt.ok()) return FailRequest(prompt.status());
   runtime::GenerateRequest request;
@@ -49,9 +49,7 @@ int RunOnce(const RunFlags& flags, const text::ThinkingChoice& thinking, const r
   // A raw prompt with an assistant's turn is a chat that somebody encoded; any other is text to be continued.
   const bool chat = !flags.raw || flags.prompt.find(text::kAssistantText) != std::string::npos;
   if (chat) request.parser = ParserFor(*prompt, flags.raw);
-  absl::StatusOr<std::shared_ptr<const guided::Grammar>> grammar = flags.guided.Compile(engine);
-  if (!grammar.ok()) return FailRequest(grammar.status());
-  request.grammar = *std::move(grammar);
+  request.grammar = std::move(grammar);
   runtime::Generator generator = engine->MakeGenerator();
   const absl::StatusOr<runtime::GenerateResult> result =
       Answer(&generator, request, flags.json ? Show::kNothing : Show::kStream);
@@ -88,11 +86,11 @@ int ReadPrompt(RunFlags* flags, bool given) {
 int RunRequests(const RunFlags& flags, bool prompt_given) {
   if (flags.output.empty()) return Fail(kUsage, "--batch needs --output FILE (or --output -)");
   if (prompt_given || !flags.system.empty() || flags.raw || flags.interactive || flags.thinking ||
-      !flags.effort.empty() || !flags.images.empty() || flags.show_images || flags.json) {
+      !flags.effort.empty() || !flags.images.empty() || flags.show_images || flags.json || flags.guided.given()) {
     return Fail(
         kUsage,
-        "--batch excludes a prompt, --system, --raw, --interactive, --thinking, --effort, --image, --show-images "
-        "and --json: its requests say that themselves");
+        "--batch excludes a prompt, --system, --raw, --interactive, --thinking, --effort, --image, --show-images, "
+        "--json and the form of the answer: its requests say that themselves");
   }
   return RunBatch({flags.engine, flags.sampling, flags.batch, flags.output});
 }
@@ -128,8 +126,10 @@ int Run(RunFlags flags, bool prompt_given) {
     WriteOut(pictures);
     if (const int written = OutputResult(); written != kOk) return written;
   }
-  return flags.interactive ? RunInteractive(flags, *thinking, *images, engine.get())
-                           : RunOnce(flags, *thinking, *images, engine.get(), load_seconds);
+  absl::StatusOr<std::shared_ptr<const guided::Grammar>> grammar = flags.guided.Compile(engine.get());
+  if (!grammar.ok()) return FailRequest(grammar.status());
+  return flags.interactive ? RunInteractive(flags, *thinking, *images, *std::move(grammar), engine.get())
+                           : RunOnce(flags, *thinking, *images, *std::move(grammar), engine.get(), load_seconds);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct RunFlags {
 
 // Turns of a chat on the terminal, until ^D. The images belong to the first message.
 int RunInteractive(const RunFlags& flags, const text::ThinkingChoice& thinking, const runtime::ImageList& images,
-                   runtime::Engine* engine);
+                   const std::shared_ptr<const guided::Grammar>& grammar, runtime::Engine* engine);
 
 // The parser settings for an answer to `prompt`.
 text::ParserOptions ParserFor(const runtime::EncodedPrompt& prompt, bool tools_allowed);

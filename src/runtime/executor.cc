@@ -318,14 +318,8 @@ absl::Status Executor::Draft(const std::vector<Work>& plan) {
     drafting_.push_back(sequence);
     draft_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
   }
-  if (draft_source_) {
-    for (Sequence* sequence : drafting_) {
-      sequence->drafts = draft_source_(sequence->tokens(), options_.num_speculative_tokens);
-      // No embedding is looked up for what is no token (spec 1.2).
-      const auto none = [&](int32_t id) { return id < 0 || id >= setup_.vocab; };
-      sequence->drafts.erase(std::find_if(sequence->drafts.begin(), sequence->drafts.end(), none),
-                             sequence->drafts.end());
-    }
+  if (draft_source_ && !run_block_) {
+    for (Sequence* sequence : drafting_) ReplaceDrafts(sequence, options_.num_speculative_tokens);
     return absl::OkStatus();
   }
   if (ids_.empty()) return absl::OkStatus();
@@ -336,7 +330,21 @@ absl::Status Executor::Draft(const std::vector<Work>& plan) {
     HADAL_RETURN_IF_ERROR(DraftMore());
     TakeDrafts();
   }
+  if (!draft_source_) return absl::OkStatus();
+  for (const Work& work : plan) {
+    if (!work.sequence->drafts.empty()) {
+      ReplaceDrafts(work.sequence, static_cast<int64_t>(work.sequence->drafts.size()));
+    }
+  }
   return absl::OkStatus();
+}
+
+void Executor::ReplaceDrafts(Sequence* sequence, int64_t count) {
+  sequence->DropDrafts();
+  sequence->drafts = draft_source_(sequence->tokens(), count);
+  // No embedding is looked up for what is no token (spec 1.2).
+  const auto none = [&](int32_t id) { return id < 0 || id >= setup_.vocab; };
+  sequence->drafts.erase(std::find_if(sequence->drafts.begin(), sequence->drafts.end(), none), sequence->drafts.end());
 }
 
 absl::Status Executor::RunDraftBlock() {

@@ -71,10 +71,14 @@ class Executor {
   KvCache& cache() { return cache_; }
   models::Model& model() { return *model_; }
 
-  // What a platform's draft block gives is replaced by what this returns: `count` ids for the tokens behind the
-  // sequence's. For tests: no draft may change a token.
+  // What the draft block gives is replaced by what this returns: `count` ids for the tokens behind the sequence's. For
+  // tests: no draft may change a token. With `run_block` the block runs as it would, for benchmarks: its time is spent,
+  // and as many drafts are replaced as it made.
   using DraftSource = std::function<std::vector<int32_t>(std::span<const int32_t> tokens, int64_t count)>;
-  void SetDraftSource(DraftSource source) { draft_source_ = std::move(source); }
+  void SetDraftSource(DraftSource source, bool run_block = false) {
+    draft_source_ = std::move(source);
+    run_block_ = run_block;
+  }
   // Called before each step with the numbers of the running requests; those it returns are preempted. For tests.
   using PreemptionSource = std::function<std::vector<int64_t>(const std::vector<int64_t>& running)>;
   void SetPreemptionSource(PreemptionSource source) { preemption_source_ = std::move(source); }
@@ -97,6 +101,7 @@ class Executor {
   absl::Status DraftMore();
   absl::Status RunDraftBlock();
   void TakeDrafts();
+  void ReplaceDrafts(Sequence* sequence, int64_t count);
   void End(Sequence* sequence, const absl::Status& status, Clock::time_point now);
   std::span<const float> LogitRow(int64_t row) const;
   int64_t RowsOfStep() const { return static_cast<int64_t>(ids_.size()); }
@@ -111,6 +116,7 @@ class Executor {
   int64_t next_id_ = 0;
   ExecutorStats stats_;
   DraftSource draft_source_;
+  bool run_block_ = false;
   PreemptionSource preemption_source_;
 
   // Of one step; reserved once.

@@ -26,8 +26,9 @@ struct GenerateRequest {
   std::vector<int32_t> end_tokens;
   bool ignore_end = false;  // go on behind end tokens, which then count as ordinary ones
   std::vector<std::string> stop;
-  std::optional<text::ParserOptions> parser;  // absent: raw text
-  // sampling.thinking_token_budget counts the tokens that `parser` takes for reasoning; </think> is forced behind them.
+  // Absent: raw text. What it takes for reasoning is what sampling.thinking_token_budget counts; </think> is forced
+  // behind that.
+  std::optional<text::ParserOptions> parser;
   // The form that the answer has to have, from Engine::CompileGrammar; null: any. It holds from the end of the
   // reasoning on, and ends the answer where it allows nothing more.
   std::shared_ptr<const guided::Grammar> grammar;

@@ -132,6 +132,7 @@ absl::StatusOr<std::shared_ptr<Stream>> Stream::Start(Service* service, Generate
   callbacks.on_events = [shared, most_unread](const std::vector<text::OutputEvent>& events) {
     if (events.empty()) return true;
     const std::lock_guard lock(shared->mutex);
+    if (shared->unwanted) return !shared->closed;
     for (const text::OutputEvent& event : events) {
       shared->unread.push_back(event);
       shared->unread_bytes += event.text.size() + sizeof(event);
@@ -174,6 +175,9 @@ std::vector<text::OutputEvent> Stream::Next() {
 
 absl::StatusOr<GenerateResult> Stream::Result() {
   std::unique_lock lock(shared_->mutex);
+  shared_->unwanted = true;
+  shared_->unread.clear();
+  shared_->unread_bytes = 0;
   shared_->changed.wait(lock, [&] { return shared_->result.has_value(); });
   return *shared_->result;
 }

@@ -90,7 +90,7 @@ class Stream {
 
   // The next text, waiting for it; empty at the end.
   std::vector<text::OutputEvent> Next();
-  // Waits for the end.
+  // Waits for the end; text that was not read is dropped, and does not count against most_unread.
   absl::StatusOr<GenerateResult> Result();
   void Cancel();
 
@@ -101,7 +101,8 @@ class Stream {
     std::vector<text::OutputEvent> unread;
     size_t unread_bytes = 0;
     std::optional<absl::StatusOr<GenerateResult>> result;
-    bool closed = false;  // nobody reads any more
+    bool unwanted = false;  // the result alone is waited for
+    bool closed = false;    // nobody reads any more
   };
 
   Service* service_ = nullptr;

@@ -45,24 +45,29 @@ struct Layout {
   // [kTileQueries][rows] scores; then in each 32 of a row the upper halves of its probabilities, and what bf16 left of
   // them: as many bytes.
   float* scores;
-  size_t bytes;
 };
 
+// Where they lie, in bytes.
+struct Offsets {
+  int64_t rows;
+  size_t keys, values, scores, end;
+};
+
+Offsets MakeOffsets(int64_t n, int64_t dim) {
+  const auto lines = [](int64_t bytes) { return static_cast<size_t>(bytes + 63) / 64 * 64; };
+  Offsets o = {};
+  o.rows = (n + kTileKeys - 1) / kTileKeys * kTileKeys;
+  o.keys = lines(kTileQueries * dim * 2);
+  o.values = o.keys + lines(kTileKeys * dim * 2);
+  o.scores = o.values + lines(kTileKeys * dim * 2);
+  o.end = o.scores + lines(kTileQueries * o.rows * 4);
+  return o;
+}
+
 Layout MakeLayout(std::byte* base, int64_t n, int64_t dim) {
-  Layout l = {};
-  l.rows = (n + kTileKeys - 1) / kTileKeys * kTileKeys;
-  size_t at = 0;
-  const auto take = [&](int64_t bytes) {
-    std::byte* p = base == nullptr ? nullptr : base + at;  // null only counts
-    at += static_cast<size_t>(bytes + 63) / 64 * 64;
-    return p;
-  };
-  l.query = reinterpret_cast<uint16_t*>(take(kTileQueries * dim * 2));
-  l.keys = reinterpret_cast<uint16_t*>(take(kTileKeys * dim * 2));
-  l.values = reinterpret_cast<uint16_t*>(take(kTileKeys * dim * 2));
-  l.scores = reinterpret_cast<float*>(take(kTileQueries * l.rows * 4));
-  l.bytes = at;
-  return l;
+  const Offsets o = MakeOffsets(n, dim);
+  return {o.rows, reinterpret_cast<uint16_t*>(base), reinterpret_cast<uint16_t*>(base + o.keys),
+          reinterpret_cast<uint16_t*>(base + o.values), reinterpret_cast<float*>(base + o.scores)};
 }
 
 // scores[i][j, j + 32) of all queries.
@@ -192,7 +197,7 @@ void ValueColumns(const Layout& l, int64_t n, int64_t dim, const uint16_t* value
 
 }  // namespace
 
-size_t AttendAllAmxScratch(int64_t n, int64_t dim) { return MakeLayout(nullptr, n, dim).bytes; }
+size_t AttendAllAmxScratch(int64_t n, int64_t dim) { return MakeOffsets(n, dim).end; }
 
 void AttendAllAmx(const uint16_t* q, int64_t count, int64_t dim, const uint16_t* keys, const uint16_t* values,
                   int64_t n, float scale, std::byte* scratch, float* out) {

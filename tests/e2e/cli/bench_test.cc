@@ -56,7 +56,21 @@ TEST(Bench, Prefix) {
   ExpectDistribution(out, "ttft_warm");
 }
 
+TEST(Bench, DraftsThatHold) {
+  const auto latency = [](const char* acceptance) {
+    return RunBench("latency", {"--num-iters", "1", "--num-speculative-tokens", "2", "--draft-acceptance", acceptance});
+  };
+  // 12 tokens: 1 from the prompt, then 3 a step as long as three are wanted.
+  const json all = latency("1");
+  EXPECT_EQ(all["speculation"]["acceptance_rate_by_position"], json::parse("[1.0, 0.75]"));
+  EXPECT_EQ(all["steps"], 1 + 4);
+  const json none = latency("0");
+  EXPECT_EQ(none["speculation"]["mean_acceptance_length"], 1.0);
+  EXPECT_EQ(none["steps"], 12);
+}
+
 TEST(Bench, WhatCannotBeIsRefused) {
+  ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--draft-acceptance", "1"}), 2, "draft-acceptance");
   ExpectFailure(RunHadal({"bench", "nothing", BundledModel()}), 2, "MODE");
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--request-rate", "0"}), 2, "request-rate");
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--max-model-len", "64", "--input-len", "70"}), 6,

@@ -60,6 +60,17 @@ TEST(Guided, AThinkingBudgetEndsTheThinking) {
   EXPECT_NE(cut["text"], "");
 }
 
+TEST(Guided, EveryTurnOfAChatHasTheForm) {
+  const CliResult chat =
+      RunHadal(RunArgs({"--interactive", "--temperature", "0", "--regex", "[a-c]{2}[.]"}), "hi\nand?\n");
+  EXPECT_EQ(chat.code, 0) << chat.err;
+  EXPECT_TRUE(std::regex_match(chat.out, std::regex("[a-c]{2}\\.\n[a-c]{2}\\.\n"))) << chat.out;
+}
+
+TEST(Guided, ABatchSaysItInItsRequests) {
+  ExpectFailure(RunHadal(RunArgs({"--batch", "in.jsonl", "--output", "-", "--regex", "a"})), 2, "form of the answer");
+}
+
 TEST(Guided, WhatDoesNotCompileIsRefused) {
   ExpectFailure(RunHadal(RunArgs({"hi", "--regex", "("})), 6, "regex");
   ExpectFailure(RunHadal(RunArgs({"hi", "--json-schema", "{\"type\": \"nothing\"}"})), 6, "type");

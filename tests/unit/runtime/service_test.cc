@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -106,10 +107,38 @@ TEST(Service, ASlowReaderIsCancelledInsteadOfFillingMemory) {
   GenerateRequest request = Request(1, 200);
   request.ignore_end = true;
   const auto stream = Stream::Start(&service, request, 100);
+  while (service.stats().executor.cancelled + service.stats().executor.finished == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   const auto result = (*stream)->Result();
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->finish_reason, FinishReason::kCancelled);
   EXPECT_LT(result->token_ids.size(), 200u);
+}
+
+TEST(Service, WhoWaitsForTheEndAloneIsNoSlowReader) {
+  Running running;
+  Service service(running.executor.get());
+  // Holds the service's thread until the other request's reader waits.
+  std::promise<void> gate;
+  RequestCallbacks holding;
+  holding.on_events = [open = gate.get_future().share()](const auto&) {
+    open.wait();
+    return true;
+  };
+  holding.on_done = [](const auto&) {};
+  ASSERT_TRUE(service.Submit(Request(2, 1), std::move(holding)).ok());
+  GenerateRequest request = Request(1, 150);
+  request.ignore_end = true;
+  const auto stream = Stream::Start(&service, request, 100);
+  auto waiting = std::async(std::launch::async, [&] { return (*stream)->Result(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  gate.set_value();
+  const auto result = waiting.get();
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->finish_reason, FinishReason::kLength);
+  EXPECT_EQ(result->token_ids.size(), 150u);
+  EXPECT_TRUE((*stream)->Next().empty());
 }
 
 TEST(Service, DrainingRefusesNewOnesAndEndsTheRestAtTheDeadline) {

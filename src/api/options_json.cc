@@ -1,0 +1,59 @@
+// Engine options as a JSON object (hadal.h).
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "api/convert.h"
+#include "base/status.h"
+#include "serving/openai/fields.h"
+#include "text/json_text.h"
+
+namespace hadal::api {
+
+absl::StatusOr<EngineOptions> ReadEngineOptions(std::string_view json) {
+  EngineOptions options;
+  if (json.empty()) return options;
+  HADAL_ASSIGN_OR_RETURN(const text::Json object, text::ParseJson(json));
+  if (!object.is_object()) return InvalidArgument("options: expected an object, found {}", serving::Describe(object));
+  const serving::Fields fields(object);
+  std::string known;  // for the message about a name that is not
+  absl::Status status;
+  const auto read = [&](const char* name, auto* value) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+    if (status.ok()) status = fields.Read(name, value);
+  };
+  int64_t threads = options.threads;
+  read("tokenizer", &options.tokenizer);
+  read("load_format", &options.load_format);
+  read("device", &options.device);
+  read("threads", &threads);
+  read("cpu_isa", &options.cpu_isa);
+  read("numerics", &options.numerics);
+  read("mmap", &options.mmap);
+  read("max_model_len", &options.max_model_len);
+  read("max_num_seqs", &options.max_num_seqs);
+  read("max_num_batched_tokens", &options.max_num_batched_tokens);
+  read("max_waiting", &options.max_waiting);
+  read("limit_images_per_prompt", &options.limit_images_per_prompt);
+  read("kv_cache_memory", &options.kv_cache_memory);
+  read("kv_cache_dtype", &options.kv_cache_dtype);
+  read("block_size", &options.block_size);
+  read("prefix_cache", &options.prefix_cache);
+  read("num_speculative_tokens", &options.num_speculative_tokens);
+  read("rejection_sampling", &options.rejection_sampling);
+  read("memory_check", &options.memory_check);
+  HADAL_RETURN_IF_ERROR(status);
+  known += ", model_class_overrides";
+  HADAL_RETURN_IF_ERROR(fields.ReadStrings("model_class_overrides", &options.model_class_overrides));
+  if (threads < 0 || threads > 4096) return InvalidArgument("threads: expected 0 to 4096, found {}", threads);
+  options.threads = static_cast<int>(threads);
+  const std::string names = ", " + known + ",";
+  for (const auto& [name, value] : object.items()) {
+    if (names.find(fmt::format(", {},", name)) == std::string::npos) {
+      return InvalidArgument("options: expected {}, found \"{}\"", known, name);
+    }
+  }
+  return options;
+}
+
+}  // namespace hadal::api
