@@ -46,6 +46,7 @@ struct WorkspaceSpec {
   int64_t experts = 0;
   int64_t experts_per_token = 0;
   int64_t moe_intermediate = 0;
+  int64_t dense_intermediate = 0;   // of layers without routed experts
   int64_t max_attended_rows = 0;    // window rows + compressed rows that one query may see
   int64_t max_compressed_rows = 0;  // rows the indexer may score for one query
   int64_t index_heads = 0;
@@ -121,12 +122,53 @@ struct QNormRopeArgs {
 };
 
 struct KvNormRopeStoreArgs {
-  Tensor kv;  // [T, D] act, as wkv gives it; unspecified afterwards
+  Tensor kv;    // [T, D] act, as wkv gives it; unspecified afterwards
+  Vector norm;  // of the row's first values; those behind it (V3.2's rotary key) are not normalised
+  float rms_eps = 0;
+  RopeAngles rope;  // rotates the last 2*half values
+  BatchRows batch;
+  PagedRows cache;       // cols D; row `position` of the sequence is written; kPlain, kFp8DsMla or kFp8DsMla656
+  bool simulate = true;  // what goes to a plain pool in published numerics is quantised and dequantised first (V4)
+};
+
+// Spec deepseek-v32 4.1 without the reduction, which comes before it.
+struct AddRmsNormArgs {
+  Tensor x;         // [T, d] act
+  Tensor residual;  // [T, d] act: x is added to it
   Vector norm;
   float rms_eps = 0;
+  Tensor out;  // [T, d] act: RMSNorm of the sum before it is rounded; may be x
+};
+
+// The rotary part of V3.2's queries, beside the absorbed part (spec deepseek-v32 4.3).
+struct RopeTailArgs {
+  Tensor q;  // [T, heads*head_dim] act: the last 2*half values of each head are rotated, adjacent pairs
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  RopeAngles rope;
+  Tensor out;  // [T, heads*out_dim] act: the last 2*half values of each head are written
+  int64_t out_dim = 0;
+};
+
+// The key of V3.2's indexer (spec deepseek-v32 3.6): LayerNorm, rotation of the first 2*half values in pairs (i, i +
+// half), Hadamard; the write quantises.
+struct IndexerKeyStoreArgs {
+  Tensor k;  // [T, Di] act, as wk gives it
+  Vector norm, bias;
+  float eps = 0;
   RopeAngles rope;
   BatchRows batch;
-  PagedRows cache;  // cols D; row `position` of the sequence is written; kPlain or kFp8DsMla
+  PagedRows keys;  // cols Di; kFp8Key, or kPlain: quantised and dequantised in published numerics
+};
+
+// Input of V3.2's MTP block (spec deepseek-v32 5.1).
+struct MtpNormArgs {
+  Tensor e;  // [T, d] act: embeddings; counted as zero in rows of position 0
+  Tensor h;  // [T, d] act: hidden states
+  Vector enorm, hnorm;
+  float rms_eps = 0;
+  BatchRows batch;
+  Tensor out;  // [T, 2*d] act: the normalised embedding, then the normalised hidden state
 };
 
 struct CompressArgs {
@@ -148,51 +190,66 @@ struct CompressArgs {
   PagedRows output;
 };
 
+// How an indexer prepares its queries and scores (spec deepseek-v4-text 3.6, deepseek-v32 3.6).
+enum class IndexerStyle {
+  kV4,   // rotates the last 2*half values in adjacent pairs; FP4 per 32; scores are rounded to act at each step
+  kV32,  // rotates the first 2*half values in pairs (i, i + half); FP8 per head; scores in fp32
+};
+
 struct IndexerQueryArgs {
-  Tensor q;  // [T, Hi*Di] act, in place: RoPE, Hadamard, FP4 simulation
+  Tensor q;  // [T, Hi*Di] act, in place: RoPE, Hadamard, quantisation simulated
   int64_t heads = 0;
   int64_t head_dim = 0;
   RopeAngles rope;
+  IndexerStyle style = IndexerStyle::kV4;
 };
 
 struct IndexerTopkArgs {
   Tensor q;        // [T, Hi*Di] act, from IndexerQuery
-  Tensor weights;  // [T, Hi] act: weights_proj(x), not yet scaled
+  Tensor weights;  // [T, Hi] act, kV32 f32: weights_proj(x), not yet scaled
   int64_t heads = 0;
   int64_t head_dim = 0;
   int32_t ratio = 0;  // row j is visible to position p when j < (p+1)/ratio
   int64_t top_k = 0;
   BatchRows batch;
-  PagedRows keys;           // cols Di; kPlain or kMxfp4
+  PagedRows keys;           // cols Di; kPlain, kMxfp4 or kFp8Key
   int32_t* out = nullptr;   // [T, top_k] chosen rows in ascending order, -1 padded
   float* scores = nullptr;  // optional [T, scores_stride]: scores of the visible rows, for tests
   int64_t scores_stride = 0;
+  IndexerStyle style = IndexerStyle::kV4;
 };
 
 struct SparseAttentionArgs {
   Tensor q;  // [T, H*D] act
   int64_t heads = 0;
   int64_t head_dim = 0;
-  const float* sink = nullptr;  // [H] logit that enters the denominator only
+  const float* sink = nullptr;  // [H] logit that enters the denominator only; null: none
   float softmax_scale = 0;
   BatchRows batch;
-  PagedRows window;                       // cols D; rows of positions [window_begin[t], window_end[t]) are seen
+  PagedRows window;                       // cols D; rows [window_begin[t], window_end[t]) are seen; may be empty
   const int32_t* window_begin = nullptr;  // [T]
   const int32_t* window_end = nullptr;    // [T]
   PagedRows compressed;                   // cols D, may be empty
   int32_t ratio = 0;                      // rows j < (p+1)/ratio exist for position p
   const int32_t* topk = nullptr;          // [T, topk_stride] rows to see, -1 skipped; null: all that exist
   int64_t topk_stride = 0;
-  RopeAngles rope;  // the output's last 2*half dims are rotated back
-  Tensor out;       // [T, H*D] act
+  RopeAngles rope;                   // the output's last 2*half dims are rotated back; half 0: they are not
+  Tensor out;                        // [T, H*value_dim] act
+  int64_t value_dim = 0;             // the first so many values of a row are its value; 0: all
+  bool round_probabilities = false;  // to act, before they multiply values (V3.2, as its inference code does)
 };
 
 struct GroupedLinearArgs {
-  Tensor x;                              // [T, groups*k] act
+  Tensor x;                              // [T, groups*x_group] act; of each group the first k values are the input
   const LinearWeight* weight = nullptr;  // [groups*n, k]; rows of group g are g*n ... (g+1)*n-1
   int64_t groups = 0;
-  Tensor out;  // [T, groups*n] act
+  Tensor out;             // [T, groups*out_group] act; of each group the first n values are written
+  int64_t x_group = 0;    // 0: k
+  int64_t out_group = 0;  // 0: n
 };
+
+// Scores that experts are chosen by.
+enum class RouterScores { kSqrtSoftplus, kSigmoid };
 
 struct MoeRouteArgs {
   Tensor logits;                             // [T, E] f32
@@ -205,6 +262,12 @@ struct MoeRouteArgs {
   BatchRows batch;
   int32_t* experts = nullptr;  // [T, k]; descending selection score, or the order of token_to_expert
   float* weights = nullptr;    // [T, k]
+  RouterScores scores = RouterScores::kSqrtSoftplus;
+  // V3.2: only experts of the topk_groups groups whose two best biased scores have the largest sums are chosen from
+  // (spec deepseek-v32 3.8). One group: no limit.
+  int64_t groups = 1;
+  int64_t topk_groups = 1;
+  bool normalise = true;  // weights of a row are divided by their sum before they are scaled
 };
 
 struct ExpertWeights {
@@ -220,6 +283,8 @@ struct MoeExpertsArgs {
   const ExpertWeights* shared = nullptr;
   float swiglu_limit = 0;  // 0: no clamp
   Tensor out;              // [T, d] act
+  // Where a weight multiplies: the expert's output, in fp32 behind its rounding (V3.2), or its hidden values (V4).
+  bool weigh_outputs = false;
 };
 
 struct MtpCombineArgs {
@@ -310,6 +375,12 @@ class Ops {
 
   // streams[t][s] = act(e[t] + h[t][s]) (spec 4).
   virtual void MtpCombine(const MtpCombineArgs& args) = 0;
+
+  // V3.2 (spec deepseek-v32).
+  virtual void AddRmsNorm(const AddRmsNormArgs& args) = 0;            // 3.1 RMSNorm, 4.1
+  virtual void RopeTail(const RopeTailArgs& args) = 0;                // 3.4, 4.3
+  virtual void IndexerKeyStore(const IndexerKeyStoreArgs& args) = 0;  // 3.6, 4.2 job 0
+  virtual void MtpNorm(const MtpNormArgs& args) = 0;                  // 5.1
 
   // Vision (spec deepseek-v4-vision-and-cache).
   // streams[t][s] = rows[t], [d] act, for all hc streams where rows[t] is not null (4.1).

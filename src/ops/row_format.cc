@@ -93,7 +93,50 @@ void DecodeFp4(RowPlace place, int64_t cols, float* values) {
   }
 }
 
+void StoreFloat(std::byte* at, int64_t i, float v) { std::memcpy(at + 4 * i, &v, sizeof(v)); }
+float LoadFloat(const std::byte* at, int64_t i) {
+  float v = 0;
+  std::memcpy(&v, at + 4 * i, sizeof(v));
+  return v;
+}
+
+// The scale is amax/448 as it comes, not rounded to a power of two, and at least the smallest normal number.
+void EncodeWide(const float* values, int64_t cols, int64_t tail, RowPlace place) {
+  const int64_t n = cols - tail;
+  for (int64_t begin = 0; begin < n; begin += kFp8WideGroup) {
+    const int64_t end = std::min(n, begin + kFp8WideGroup);
+    const float scale = WideScale(LargestMagnitude(values + begin, end - begin));
+    StoreFloat(place.scales, begin / kFp8WideGroup, scale);
+    for (int64_t i = begin; i < end; ++i) StoreByte(place.values, i, FloatToE4M3(values[i] / scale));
+  }
+  EncodeBf16(values + n, tail, WideTail(place, cols, tail));
+}
+
+// Products of a code and a scale of 24 bits are rounded to bf16: what attention computes with.
+void DecodeWide(RowPlace place, int64_t cols, int64_t tail, float* values) {
+  const int64_t n = cols - tail;
+  for (int64_t i = 0; i < n; ++i) {
+    values[i] = RoundBF16(E4M3ToFloat(LoadByte(place.values, i)) * LoadFloat(place.scales, i / kFp8WideGroup));
+  }
+  DecodeBf16(WideTail(place, cols, tail), tail, values + n);
+}
+
+void EncodeKey(const float* values, int64_t cols, RowPlace place) {
+  const float scale = E8M0ToFloat(Fp8ScaleByte(LargestMagnitude(values, cols)));
+  StoreFloat(place.scales, 0, scale);
+  for (int64_t i = 0; i < cols; ++i) StoreByte(place.values, i, FloatToE4M3(values[i] / scale));
+}
+void DecodeKey(RowPlace place, int64_t cols, float* values) {
+  const float scale = LoadFloat(place.scales, 0);
+  for (int64_t i = 0; i < cols; ++i) values[i] = E4M3ToFloat(LoadByte(place.values, i)) * scale;
+}
+
 }  // namespace
+
+float WideScale(float amax) {
+  constexpr float kLeast = 1.1754944e-38f;
+  return std::max(amax * (1.0f / 448.0f), kLeast);
+}
 
 int64_t PageBytes(RowFormat format, DType dtype, int64_t cols, int64_t tail, int64_t rows) {
   return rows * (RowValueBytes(format, dtype, cols, tail) + RowScaleBytes(format, cols, tail));
@@ -114,6 +157,10 @@ void EncodeRow(const PagedRows& pool, int32_t seq, int64_t position, const float
       return EncodeFp8(values, pool.cols, pool.tail, place);
     case RowFormat::kMxfp4:
       return EncodeFp4(values, pool.cols, place);
+    case RowFormat::kFp8DsMla656:
+      return EncodeWide(values, pool.cols, pool.tail, place);
+    case RowFormat::kFp8Key:
+      return EncodeKey(values, pool.cols, place);
   }
 }
 
@@ -132,6 +179,10 @@ void DecodeRow(const PagedRows& pool, int32_t seq, int64_t position, float* valu
       return DecodeFp8(place, pool.cols, pool.tail, values);
     case RowFormat::kMxfp4:
       return DecodeFp4(place, pool.cols, values);
+    case RowFormat::kFp8DsMla656:
+      return DecodeWide(place, pool.cols, pool.tail, values);
+    case RowFormat::kFp8Key:
+      return DecodeKey(place, pool.cols, values);
   }
 }
 

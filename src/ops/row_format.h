@@ -16,6 +16,7 @@ namespace hadal::ops {
 // Values that share a scale.
 inline constexpr int64_t kFp8RowGroup = 64;
 inline constexpr int64_t kFp4RowGroup = 32;
+inline constexpr int64_t kFp8WideGroup = 128;  // kFp8DsMla656
 
 // Bytes of one row's values, and of its scales with their padding.
 inline int64_t RowValueBytes(RowFormat format, DType dtype, int64_t cols, int64_t tail) {
@@ -26,6 +27,10 @@ inline int64_t RowValueBytes(RowFormat format, DType dtype, int64_t cols, int64_
       return cols - tail + 2 * tail;
     case RowFormat::kMxfp4:
       return cols / 2;
+    case RowFormat::kFp8DsMla656:
+      return cols - tail + (cols - tail + kFp8WideGroup - 1) / kFp8WideGroup * 4 + 2 * tail;
+    case RowFormat::kFp8Key:
+      return cols;
   }
   return 0;
 }
@@ -40,6 +45,10 @@ inline int64_t RowScaleBytes(RowFormat format, int64_t cols, int64_t tail) {
     }
     case RowFormat::kMxfp4:
       return cols / kFp4RowGroup;
+    case RowFormat::kFp8DsMla656:  // within the row
+      return 0;
+    case RowFormat::kFp8Key:
+      return 4;
   }
   return 0;
 }
@@ -53,6 +62,11 @@ struct RowPlace {
   std::byte* scales = nullptr;  // null: kPlain
 };
 
+// The bf16 values of a kFp8DsMla656 row.
+inline std::byte* WideTail(RowPlace place, int64_t cols, int64_t tail) {
+  return place.values + RowValueBytes(RowFormat::kFp8DsMla656, DType::kBF16, cols, tail) - 2 * tail;
+}
+
 // Addresses of the rows of one pool.
 class RowPlaces {
  public:
@@ -65,7 +79,9 @@ class RowPlaces {
     std::byte* page = static_cast<std::byte*>(pool_.data) + pool_.map.Block(seq, position) * pool_.block_stride;
     const int64_t row = pool_.map.RowInBlock(position);
     RowPlace place = {page + row * value_bytes_, nullptr};
-    if (pool_.format != RowFormat::kPlain) {
+    if (pool_.format == RowFormat::kFp8DsMla656) {
+      place.scales = place.values + pool_.cols - pool_.tail;
+    } else if (pool_.format != RowFormat::kPlain) {
       place.scales = page + pool_.map.block_rows * value_bytes_ + row * scale_bytes_;
     }
     return place;
@@ -76,6 +92,9 @@ class RowPlaces {
   int64_t value_bytes_;
   int64_t scale_bytes_;
 };
+
+// Scale of a group of kFp8DsMla656 whose largest magnitude is amax (spec deepseek-v32 6.1).
+float WideScale(float amax);
 
 // Writes values[0, cols) as row `position` of sequence `seq`, quantised as the format says. Values that a packed row
 // gave back, or that were quantised and dequantised before, are kept exactly. NaN: kMxfp4 has none and marks the whole

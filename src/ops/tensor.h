@@ -36,7 +36,8 @@ struct Vector {
 //   kF8E4M3  scale grid [ceil(n/128), ceil(k/128)], kF8E8M0 or kF32
 //   kF4E2M1  scale grid [n, k/32], kF8E8M0; two codes a byte, even input in the low nibble
 //   kBF16, kF32  no scale
-// value = code * scale; scales are powers of two (checked when the weight is bound).
+// value = code * scale. Whether every scale is a power of two is found out when the weight is bound: kernels that take
+// scales into the exponent leave other weights to those that multiply.
 struct LinearWeight {
   int64_t n = 0;
   int64_t k = 0;
@@ -44,6 +45,7 @@ struct LinearWeight {
   const void* data = nullptr;
   DType scale_dtype = DType::kF8E8M0;
   const void* scale = nullptr;
+  bool exponent_scales = true;  // powers of two
 
   bool empty() const { return data == nullptr; }
   int64_t row_bytes() const { return DTypeBytes(dtype, k); }
@@ -73,6 +75,9 @@ enum class RowFormat {
   kFp8DsMla,  // e4m3 and, for the last `tail` values, bf16; behind all rows of the block an E8M0 scale per 64 e4m3
               // values, padded to 8 bytes a row
   kMxfp4,     // e2m1, two a byte, even value in the low nibble; behind all rows of the block an E8M0 scale per 32
+  // DeepSeek V3.2 (spec deepseek-v32 6.1, 6.2).
+  kFp8DsMla656,  // e4m3, then an fp32 scale (any, amax/448) per 128 e4m3 values, then `tail` bf16 values, row by row
+  kFp8Key,       // e4m3; behind all rows of the block an fp32 scale (a power of two) for each row
 };
 
 // A pool of equally wide rows addressed through a SlotMap: window KV, compressed KV, indexer keys, compressor state.
@@ -82,7 +87,7 @@ struct PagedRows {
   int64_t cols = 0;
   SlotMap map;
   RowFormat format = RowFormat::kPlain;
-  int64_t tail = 0;          // kFp8DsMla
+  int64_t tail = 0;          // kFp8DsMla, kFp8DsMla656
   int64_t block_stride = 0;  // bytes from a block to the next, at least PageBytes of its rows; pools may interleave
 
   bool empty() const { return data == nullptr; }

@@ -20,8 +20,9 @@ constexpr int64_t kMostBatchTokens = 1 << 16;
 constexpr int64_t kMostSeqs = 1 << 12;
 constexpr uint64_t kMaxConfigFile = 1 << 20;
 constexpr int64_t kLeastBlock = 128, kMostBlock = 8192;
-constexpr int64_t kMostDrafts = 4;   // what a block drafts further ahead is hardly ever right
-constexpr int64_t kReportRows = 16;  // logits of a prompt that are reported together
+constexpr int64_t kLeastPlainBlock = 16;  // V3.2
+constexpr int64_t kMostDrafts = 4;        // what a block drafts further ahead is hardly ever right
+constexpr int64_t kReportRows = 16;       // logits of a prompt that are reported together
 
 bool IsDirectory(const std::string& path) {
   std::error_code ignored;
@@ -122,8 +123,10 @@ absl::Status Engine::CheckCacheOptions() {
     return absl::OutOfRangeError(
         fmt::format("kv_cache_dtype: f32 numerics keep fp32 rows, expected auto, found {}", options_.kv_cache_dtype));
   }
-  if (options_.block_size < kLeastBlock || options_.block_size > kMostBlock || options_.block_size % kLeastBlock != 0) {
-    return absl::OutOfRangeError(fmt::format("block_size: expected a multiple of {} up to {}, found {}", kLeastBlock,
+  // Blocks of V4 hold whole windows of its compressors.
+  const int64_t least = planned_config().family == checkpoint::ModelFamily::kV4 ? kLeastBlock : kLeastPlainBlock;
+  if (options_.block_size < least || options_.block_size > kMostBlock || options_.block_size % least != 0) {
+    return absl::OutOfRangeError(fmt::format("block_size: expected a multiple of {} up to {}, found {}", least,
                                              kMostBlock, options_.block_size));
   }
   if (options_.kv_cache_memory < 0) {
@@ -443,9 +446,10 @@ Executor& Engine::executor() {
 std::string Engine::CacheDescription() const {
   const models::ModelLimits& limits = model_->limits();
   const models::KvLayout& layout = model_->kv_layout();
-  const char* rows = model_->ops().numerics() == ops::Numerics::kF32        ? "fp32"
-                     : limits.kv_cache_dtype == models::KvCacheDtype::kBf16 ? "bf16"
-                                                                            : "fp8_ds_mla";
+  const bool packed =
+      limits.kv_cache_dtype == models::KvCacheDtype::kFp8DsMla ||
+      (limits.kv_cache_dtype == models::KvCacheDtype::kAuto && config().family == checkpoint::ModelFamily::kV4);
+  const char* rows = model_->ops().numerics() == ops::Numerics::kF32 ? "fp32" : packed ? "fp8_ds_mla" : "bf16";
   return fmt::format("cache {}: {} blocks of {} bytes ({}), {:.1f} sequences of {} tokens",
                      checkpoint::BytesText(plan_.cache_bytes), limits.cache_slabs, layout.slab_bytes, rows,
                      static_cast<double>(limits.cache_slabs) / static_cast<double>(least_slabs_), limits.max_context);

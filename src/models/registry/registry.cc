@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "models/deepseek_v32/common/model.h"
 #include "models/deepseek_v4/amd/vl_shim.h"
 #include "models/deepseek_v4/common/model.h"
 #include "models/deepseek_v4/common/vl/vl_model.h"
@@ -52,6 +53,10 @@ constexpr std::array kClasses = {
                MakeVl<deepseek_v4::amd::kVlShim>, deepseek_v4::VlModel::Plan},
     ModelClass{"DeepseekV4ForConditionalGeneration", true, "", checkpoint::ModelFamily::kV4,
                MakeVl<deepseek_v4::kPlainShim>, deepseek_v4::VlModel::Plan},
+    ModelClass{"DeepseekV32ForCausalLM", false, "", checkpoint::ModelFamily::kV32, Make<deepseek_v32::Model>,
+               deepseek_v32::Model::Plan},
+    ModelClass{"DeepseekV3ForCausalLM", false, "", checkpoint::ModelFamily::kV3, Make<deepseek_v32::Model>,
+               deepseek_v32::Model::Plan},
 };
 
 absl::StatusOr<const ModelClass*> FindClass(const ModelConfig& config, const ModelOptions& options,

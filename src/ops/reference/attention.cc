@@ -33,7 +33,9 @@ class VisibleRows {
 VisibleRows GatherVisible(const SparseAttentionArgs& args, int64_t t) {
   VisibleRows rows(args.head_dim);
   const int32_t seq = args.batch.seqs[t];
-  for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) rows.Add(args.window, seq, p);
+  if (!args.window.empty()) {
+    for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) rows.Add(args.window, seq, p);
+  }
   if (args.compressed.empty() || args.ratio == 0) return rows;
   const int64_t existing = (static_cast<int64_t>(args.batch.positions[t]) + 1) / args.ratio;
   if (args.topk == nullptr) {
@@ -48,7 +50,8 @@ VisibleRows GatherVisible(const SparseAttentionArgs& args, int64_t t) {
 }
 
 // One head of one query: softmax over the rows with the sink in the denominator only; zero where no row is seen.
-void Attend(const float* q, const VisibleRows& rows, int64_t d, float scale, float sink, float* out) {
+void Attend(const float* q, const VisibleRows& rows, int64_t d, int64_t value_dim, float scale, float sink, bool round,
+            float* out) {
   std::vector<float> p(static_cast<size_t>(rows.count()));
   float largest = sink;
   for (int64_t i = 0; i < rows.count(); ++i) {
@@ -58,10 +61,10 @@ void Attend(const float* q, const VisibleRows& rows, int64_t d, float scale, flo
   float sum = 0;
   for (float& v : p) sum += v = std::exp(v - largest);
   if (sink > -std::numeric_limits<float>::infinity()) sum += std::exp(sink - largest);
-  for (int64_t c = 0; c < d; ++c) out[c] = 0;
+  for (int64_t c = 0; c < value_dim; ++c) out[c] = 0;
   for (int64_t i = 0; i < rows.count(); ++i) {
-    const float weight = p[i] / sum;
-    for (int64_t c = 0; c < d; ++c) out[c] += weight * rows.row(i)[c];
+    const float weight = round ? RoundBF16(p[i] / sum) : p[i] / sum;
+    for (int64_t c = 0; c < value_dim; ++c) out[c] += weight * rows.row(i)[c];
   }
 }
 
@@ -105,14 +108,14 @@ void ReferenceOps::QNormRope(const QNormRopeArgs& args) {
 void ReferenceOps::KvNormRopeStore(const KvNormRopeStoreArgs& args) {
   const int64_t d = args.kv.cols;
   const int64_t half = args.rope.half;
-  HADAL_CHECK(args.cache.cols == d && args.norm.size == d && 2 * half <= d);
+  HADAL_CHECK(args.cache.cols == d && args.norm.size <= d && 2 * half <= d);
   const std::vector<float> norm = reference::LoadVector(args.norm);
   for (int64_t t = 0; t < args.batch.tokens; ++t) {
     std::vector<float> kv = reference::LoadRow(args.kv, t);
-    Normalize(kv.data(), norm.data(), d, args.rms_eps);
+    Normalize(kv.data(), norm.data(), args.norm.size, args.rms_eps);
     Rotate(kv.data() + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
     // A packed pool quantises by itself.
-    if (args.cache.format == RowFormat::kPlain) SimulateKv(kv.data(), d - 2 * half);
+    if (args.cache.format == RowFormat::kPlain && args.simulate) SimulateKv(kv.data(), d - 2 * half);
     reference::StoreRow(args.cache, args.batch.seqs[t], args.batch.positions[t], kv.data());
   }
 }
@@ -120,17 +123,21 @@ void ReferenceOps::KvNormRopeStore(const KvNormRopeStoreArgs& args) {
 void ReferenceOps::SparseAttention(const SparseAttentionArgs& args) {
   const int64_t d = args.head_dim;
   const int64_t half = args.rope.half;
-  HADAL_CHECK(args.q.cols == args.heads * d && args.out.cols == args.q.cols && args.window.cols == d);
+  const int64_t value_dim = args.value_dim > 0 ? args.value_dim : d;
+  HADAL_CHECK(args.q.cols == args.heads * d && args.out.cols == args.heads * value_dim && value_dim <= d);
+  HADAL_CHECK(args.window.empty() || args.window.cols == d);
   HADAL_CHECK(args.compressed.empty() || args.compressed.cols == d);
-  std::vector<float> out(static_cast<size_t>(args.heads * d));
+  std::vector<float> out(static_cast<size_t>(args.heads * value_dim));
   for (int64_t t = 0; t < args.batch.tokens; ++t) {
     const std::vector<float> q = reference::LoadRow(args.q, t);
     const VisibleRows rows = GatherVisible(args, t);
     for (int64_t h = 0; h < args.heads; ++h) {
-      float* o = out.data() + h * d;
-      Attend(q.data() + h * d, rows, d, args.softmax_scale, args.sink[h], o);
-      Act(o, d);
-      Rotate(o + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, true);
+      float* o = out.data() + h * value_dim;
+      const float sink = args.sink == nullptr ? -std::numeric_limits<float>::infinity() : args.sink[h];
+      Attend(q.data() + h * d, rows, d, value_dim, args.softmax_scale, sink, args.round_probabilities && published(),
+             o);
+      Act(o, value_dim);
+      Rotate(o + value_dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, true);
     }
     reference::StoreRow(args.out, t, out.data());
   }

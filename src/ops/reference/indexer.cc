@@ -61,7 +61,15 @@ void ReferenceOps::IndexerQuery(const IndexerQueryArgs& args) {
     std::vector<float> row = reference::LoadRow(args.q, t);
     for (int64_t h = 0; h < args.heads; ++h) {
       float* q = row.data() + h * d;
-      Rotate(q + d - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
+      const float* cos = args.rope.cos + t * half;
+      const float* sin = args.rope.sin + t * half;
+      if (args.style == IndexerStyle::kV32) {
+        RotateHalves(q, cos, sin, half);
+        HadamardAct(q, d);
+        if (published()) reference::SimulateFp8(q, d, d);
+        continue;
+      }
+      Rotate(q + d - 2 * half, cos, sin, half, false);
       HadamardAct(q, d);
       SimulateKey(q, d);
     }
@@ -79,16 +87,18 @@ void ReferenceOps::IndexerTopk(const IndexerTopkArgs& args) {
     const int64_t visible = (static_cast<int64_t>(args.batch.positions[t]) + 1) / args.ratio;
     const std::vector<float> q = reference::LoadRow(args.q, t);
     std::vector<float> weights = reference::LoadRow(args.weights, t);
-    for (float& w : weights) w = Act(w * scale);
+    const bool exact = args.style == IndexerStyle::kV32;
+    const auto round = [&](float v) { return exact ? v : Act(v); };
+    for (float& w : weights) w = round(w * scale);
     std::vector<float> scores(static_cast<size_t>(visible));
     for (int64_t j = 0; j < visible; ++j) {
       reference::LoadRow(args.keys, args.batch.seqs[t], j, key.data());
       float sum = 0;
       for (int64_t h = 0; h < args.heads; ++h) {
-        const float dot = Act(reference::Dot(q.data() + h * d, key.data(), d));
-        sum += Act((dot < 0 ? 0.0f : dot) * weights[h]);  // the ReLU comes before the weight, which may be negative
+        const float dot = round(reference::Dot(q.data() + h * d, key.data(), d));
+        sum += round((dot < 0 ? 0.0f : dot) * weights[h]);  // the ReLU comes before the weight, which may be negative
       }
-      scores[j] = Act(sum);
+      scores[j] = round(sum);
     }
     if (args.scores != nullptr) std::copy(scores.begin(), scores.end(), args.scores + t * args.scores_stride);
     const std::vector<int32_t> chosen = SelectLargest(std::move(scores), args.top_k);

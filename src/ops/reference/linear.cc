@@ -15,14 +15,13 @@ std::vector<float> LoadMatrix(const Tensor& x) {
   return values;
 }
 
-// Columns [first, first+n) of `out` = x[:, offset, offset+k) * rows [first, first+n) of w.
-void MultiplyRows(const std::vector<float>& x, int64_t x_cols, int64_t offset, const LinearWeight& w, int64_t first,
-                  int64_t n, const Tensor& out, std::vector<float>* result) {
+// `result` [rows, n] = x [rows, k] * w^T.
+void Multiply(const std::vector<float>& x, int64_t rows, const LinearWeight& w, std::vector<float>* result) {
   std::vector<float> weight_row(static_cast<size_t>(w.k));
-  for (int64_t o = first; o < first + n; ++o) {
+  for (int64_t o = 0; o < w.n; ++o) {
     reference::DecodeWeightRow(w, o, weight_row.data());
-    for (int64_t t = 0; t < out.rows; ++t) {
-      (*result)[t * out.cols + o] = reference::Dot(x.data() + t * x_cols + offset, weight_row.data(), w.k);
+    for (int64_t t = 0; t < rows; ++t) {
+      (*result)[t * w.n + o] = reference::Dot(x.data() + t * w.k, weight_row.data(), w.k);
     }
   }
 }
@@ -55,7 +54,7 @@ void ReferenceOps::Linear(Tensor x, std::span<const LinearTarget> targets) {
       }
     }
     std::vector<float> result(static_cast<size_t>(x.rows * w.n));
-    MultiplyRows(quantise ? quantised : plain, x.cols, 0, w, 0, w.n, target.out, &result);
+    Multiply(quantise ? quantised : plain, x.rows, w, &result);
     AddBias(target.bias, w.n, &result);
     StoreMatrix(result, target.out);
   }
@@ -64,11 +63,20 @@ void ReferenceOps::Linear(Tensor x, std::span<const LinearTarget> targets) {
 void ReferenceOps::GroupedLinear(const GroupedLinearArgs& args) {
   const LinearWeight& w = *args.weight;
   const int64_t n = w.n / args.groups;
-  HADAL_CHECK(args.x.cols == args.groups * w.k && args.out.cols == w.n && args.out.rows == args.x.rows);
+  const int64_t x_group = args.x_group > 0 ? args.x_group : w.k;
+  const int64_t out_group = args.out_group > 0 ? args.out_group : n;
+  HADAL_CHECK(args.x.cols == args.groups * x_group && args.out.cols == args.groups * out_group);
+  HADAL_CHECK(args.out.rows == args.x.rows && w.k <= x_group && n <= out_group);
   const std::vector<float> x = LoadMatrix(args.x);
-  std::vector<float> result(static_cast<size_t>(args.out.rows * args.out.cols));
-  for (int64_t g = 0; g < args.groups; ++g) {
-    MultiplyRows(x, args.x.cols, g * w.k, w, g * n, n, args.out, &result);
+  std::vector<float> result = LoadMatrix(args.out);
+  std::vector<float> weight_row(static_cast<size_t>(w.k));
+  for (int64_t o = 0; o < w.n; ++o) {
+    reference::DecodeWeightRow(w, o, weight_row.data());
+    const int64_t g = o / n;
+    for (int64_t t = 0; t < args.out.rows; ++t) {
+      result[t * args.out.cols + g * out_group + o % n] =
+          reference::Dot(x.data() + t * args.x.cols + g * x_group, weight_row.data(), w.k);
+    }
   }
   StoreMatrix(result, args.out);
 }

@@ -1,5 +1,7 @@
 // Routing and experts (spec deepseek-v4-text 3.8; vision spec 4.2).
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -20,15 +22,20 @@ bool IsImageToken(const MoeRouteArgs& args, int32_t id) {
          id < args.image_first + kImageTokenKinds;
 }
 
-// The k experts with the largest scores[e] + bias[e], best first; equal ones keep the lower index, NaN ranks last.
-void SelectExperts(const std::vector<float>& scores, const float* bias, int64_t k, int32_t* out) {
-  const auto experts = static_cast<int64_t>(scores.size());
+// scores[e] + bias[e]; NaN ranks last.
+std::vector<float> SelectionKeys(const std::vector<float>& scores, const float* bias) {
   std::vector<float> keys(scores);
-  for (int64_t e = 0; e < experts; ++e) {
+  for (size_t e = 0; e < keys.size(); ++e) {
     if (bias != nullptr) keys[e] += bias[e];
     if (std::isnan(keys[e])) keys[e] = -std::numeric_limits<float>::infinity();
   }
-  std::vector<bool> taken(scores.size(), false);
+  return keys;
+}
+
+// The k experts with the largest keys, best first; equal ones keep the lower index.
+void SelectExperts(const std::vector<float>& keys, int64_t k, int32_t* out) {
+  const auto experts = static_cast<int64_t>(keys.size());
+  std::vector<bool> taken(keys.size(), false);
   for (int64_t i = 0; i < k; ++i) {
     int64_t best = -1;
     for (int64_t e = 0; e < experts; ++e) {
@@ -37,6 +44,35 @@ void SelectExperts(const std::vector<float>& scores, const float* bias, int64_t 
     taken[best] = true;
     out[i] = static_cast<int32_t>(best);
   }
+}
+
+// V3.2's group limit: the keys of experts outside the best groups become -infinity. A group counts as the sum of its
+// two best keys; equal groups keep the lower index.
+void LimitGroups(int64_t groups, int64_t kept, std::vector<float>* keys) {
+  const auto size = static_cast<int64_t>(keys->size()) / groups;
+  std::vector<float> sums(static_cast<size_t>(groups));
+  for (int64_t g = 0; g < groups; ++g) {
+    std::vector<float> group(keys->begin() + g * size, keys->begin() + (g + 1) * size);
+    std::partial_sort(group.begin(), group.begin() + std::min<int64_t>(2, size), group.end(), std::greater<>());
+    sums[g] = group[0] + (size > 1 ? group[1] : 0.0f);
+  }
+  std::vector<bool> taken(sums.size(), false);
+  for (int64_t i = 0; i < kept; ++i) {
+    int64_t best = -1;
+    for (int64_t g = 0; g < groups; ++g) {
+      if (!taken[g] && (best < 0 || sums[g] > sums[best])) best = g;
+    }
+    taken[best] = true;
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    if (!taken[g]) {
+      std::fill(keys->begin() + g * size, keys->begin() + (g + 1) * size, -std::numeric_limits<float>::infinity());
+    }
+  }
+}
+
+float Score(RouterScores kind, float logit) {
+  return kind == RouterScores::kSigmoid ? 1.0f / (1.0f + std::exp(-logit)) : std::sqrt(Softplus(logit));
 }
 
 float SwiGlu(float gate, float up, float limit) {
@@ -72,19 +108,21 @@ void ReferenceOps::MoeRoute(const MoeRouteArgs& args) {
   HADAL_CHECK(k <= args.logits.cols);
   for (int64_t t = 0; t < args.batch.tokens; ++t) {
     std::vector<float> scores = reference::LoadRow(args.logits, t);
-    for (float& s : scores) s = std::sqrt(Softplus(s));
+    for (float& s : scores) s = Score(args.scores, s);
     int32_t* experts = args.experts + t * k;
     float* weights = args.weights + t * k;
     const bool image = args.bias_vl != nullptr && IsImageToken(args, args.batch.ids[t]);
     if (args.token_to_expert != nullptr && !image) {
       for (int64_t i = 0; i < k; ++i) experts[i] = args.token_to_expert[args.batch.ids[t] * k + i];
     } else {
-      SelectExperts(scores, image ? args.bias_vl : args.bias, k, experts);
+      std::vector<float> keys = SelectionKeys(scores, image ? args.bias_vl : args.bias);
+      if (args.groups > 1) LimitGroups(args.groups, args.topk_groups, &keys);
+      SelectExperts(keys, k, experts);
     }
     float sum = 0;
     for (int64_t i = 0; i < k; ++i) sum += weights[i] = scores[experts[i]];  // never biased
     for (int64_t i = 0; i < k; ++i) {
-      if (sum != 0) weights[i] /= sum;  // scores underflow to 0 below logits of about -104
+      if (args.normalise && sum != 0) weights[i] /= sum;  // scores underflow to 0 below logits of about -104
       weights[i] *= args.scale;
     }
   }
@@ -96,7 +134,7 @@ void ReferenceOps::MoeExperts(const MoeExpertsArgs& args) {
   const int64_t tokens = args.x.rows;
   std::vector<float> sum(static_cast<size_t>(tokens * d));
 
-  // Adds the output of one expert for the given rows; a weight multiplies the expert's hidden values, before w2.
+  // Adds the output of one expert for the given rows.
   const auto add_expert = [&](const ExpertWeights& expert, const std::vector<int64_t>& rows,
                               const std::vector<float>& row_weights) {
     const auto count = static_cast<int64_t>(rows.size());
@@ -106,11 +144,13 @@ void ReferenceOps::MoeExperts(const MoeExpertsArgs& args) {
     const std::vector<float> up = QuantisedLinear(std::move(x), count, expert.w3, published());
     const int64_t width = expert.w1.n;
     for (int64_t i = 0; i < count * width; ++i) {
-      hidden[i] = Act(row_weights[i / width] * SwiGlu(Act(hidden[i]), Act(up[i]), args.swiglu_limit));
+      const float weight = args.weigh_outputs ? 1.0f : row_weights[i / width];
+      hidden[i] = Act(weight * SwiGlu(Act(hidden[i]), Act(up[i]), args.swiglu_limit));
     }
     const std::vector<float> out = QuantisedLinear(std::move(hidden), count, expert.w2, published());
     for (int64_t r = 0; r < count; ++r) {
-      for (int64_t i = 0; i < d; ++i) sum[rows[r] * d + i] += Act(out[r * d + i]);
+      const float weight = args.weigh_outputs ? row_weights[r] : 1.0f;
+      for (int64_t i = 0; i < d; ++i) sum[rows[r] * d + i] += weight * Act(out[r * d + i]);
     }
   };
 

@@ -44,6 +44,10 @@ class ReferenceOps : public Ops {
   void MoeRoute(const MoeRouteArgs& args) override;
   void MoeExperts(const MoeExpertsArgs& args) override;
   void MtpCombine(const MtpCombineArgs& args) override;
+  void AddRmsNorm(const AddRmsNormArgs& args) override;
+  void RopeTail(const RopeTailArgs& args) override;
+  void IndexerKeyStore(const IndexerKeyStoreArgs& args) override;
+  void MtpNorm(const MtpNormArgs& args) override;
   void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, Tensor streams) override;
   void NormalisePixels(const uint8_t* pixels, Tensor out) override;
   void VisionAttention(const VisionAttentionArgs& args) override;
@@ -66,7 +70,7 @@ class ReferenceOps : public Ops {
   void Normalize(float* x, const float* weight, int64_t n, float eps) const;
   // Rotates the adjacent pairs of x[0, 2*half), back if `inverse`, and rounds (spec 3.1 RoPE).
   void Rotate(float* x, const float* cos, const float* sin, int64_t half, bool inverse) const;
-  // Rotates the pairs (x[i], x[i + half]) of vision heads and rounds (vision spec 3 step 5).
+  // Rotates the pairs (x[i], x[i + half]) and rounds (vision spec 3 step 5, deepseek-v32 3.4).
   void RotateHalves(float* x, const float* cos, const float* sin, int64_t half) const;
   // x = act(H*x / sqrt(n)) (spec 3.6 step 2).
   void HadamardAct(float* x, int64_t n) const;

@@ -99,7 +99,7 @@ void UnpackE4M3(const ops::RowPlace& place, int64_t n, uint16_t* out) {
 }
 
 // Gathers the rows, and interleaves pairs of them as the value product wants them.
-void GatherRows(const ops::RowPlace* rows, int64_t tail, int64_t n, int64_t dim, const Layout& l) {
+void GatherRows(const ops::RowPlace* rows, int64_t tail, int64_t n, int64_t dim, int64_t value_dim, const Layout& l) {
   alignas(64) uint16_t first[32];
   alignas(64) uint16_t second[32];
   for (int i = 0; i < 32; ++i) {
@@ -108,7 +108,7 @@ void GatherRows(const ops::RowPlace* rows, int64_t tail, int64_t n, int64_t dim,
   }
   const __m512i lower = _mm512_load_si512(first);
   const __m512i upper = _mm512_load_si512(second);
-  const int64_t blocks = dim / 16;
+  const int64_t blocks = value_dim / 16;
   for (int64_t j = 0; j < l.rows; ++j) {
     uint16_t* key = l.keys + j * dim;
     if (j < n && rows[j].scales == nullptr) {
@@ -122,7 +122,7 @@ void GatherRows(const ops::RowPlace* rows, int64_t tail, int64_t n, int64_t dim,
     if (j % 2 == 0) continue;
     const uint16_t* even = key - dim;
     uint16_t* out = l.values + j / 32 * (blocks * kTileWords) + j % 32 / 2 * 32;
-    for (int64_t c = 0; c < dim; c += 32) {
+    for (int64_t c = 0; c < value_dim; c += 32) {
       const __m512i a = _mm512_loadu_si512(even + c);
       const __m512i b = _mm512_loadu_si512(key + c);
       _mm512_storeu_si512(out + c / 16 * kTileWords, _mm512_permutex2var_epi16(a, lower, b));
@@ -177,6 +177,8 @@ inline void ScoreTiles(const Layout& l, int64_t dim, int64_t j, int64_t h) {
 }
 
 // Softmax of sixteen heads in lanes: unnormalised probabilities as two bf16 numbers, and their sum with the sink's.
+// kRound: normalised ones as one number, with a sum of 1.
+template <bool kRound>
 void Softmax(const Layout& l, int64_t n, int64_t h, float scale, __m512 sink) {
   const __m512 factor = _mm512_set1_ps(scale);
   __m512 peak = sink;
@@ -187,6 +189,15 @@ void Softmax(const Layout& l, int64_t n, int64_t h, float scale, __m512 sink) {
     peak = _mm512_max_ps(peak, s);
   }
   __m512 total = Exp(_mm512_sub_ps(sink, peak));
+  __m512 inverse = _mm512_set1_ps(1.0f);
+  if constexpr (kRound) {
+    for (int64_t j = 0; j < n; ++j) {
+      const __m512 p = Exp(_mm512_sub_ps(_mm512_loadu_ps(column + j * l.heads), peak));
+      _mm512_storeu_ps(column + j * l.heads, p);
+      total = _mm512_add_ps(total, p);
+    }
+    inverse = _mm512_div_ps(inverse, total);
+  }
   const __m512i low_words = _mm512_set1_epi32(0xFFFF);
   alignas(64) uint32_t pairs[2][16][16];
   for (int64_t j0 = 0; j0 < l.rows; j0 += 32) {
@@ -196,6 +207,12 @@ void Softmax(const Layout& l, int64_t n, int64_t h, float scale, __m512 sink) {
       __m512i low[2];
       for (int64_t s = 0; s < 2; ++s) {
         const int64_t j = j0 + 2 * i + s;
+        if constexpr (kRound) {
+          const __m512 q = j < n ? _mm512_mul_ps(_mm512_loadu_ps(column + j * l.heads), inverse) : _mm512_setzero_ps();
+          high[s] = Bf16Bits(q);
+          low[s] = _mm512_setzero_si512();
+          continue;
+        }
         const __m512 p = j < n ? Exp(_mm512_sub_ps(_mm512_loadu_ps(column + j * l.heads), peak)) : _mm512_setzero_ps();
         total = _mm512_add_ps(total, p);
         high[s] = Bf16Bits(p);
@@ -211,13 +228,15 @@ void Softmax(const Layout& l, int64_t n, int64_t h, float scale, __m512 sink) {
     for (int64_t head = 0; head < 16; ++head) {
       const __m512i index = _mm512_add_epi32(steps, _mm512_set1_epi32(static_cast<int>(head)));
       _mm512_storeu_si512(l.high + (h + head) * l.rows + j0, _mm512_i32gather_epi32(index, &pairs[0][0][0], 4));
+      if constexpr (kRound) continue;
       _mm512_storeu_si512(l.low + (h + head) * l.rows + j0, _mm512_i32gather_epi32(index, &pairs[1][0][0], 4));
     }
   }
-  _mm512_storeu_ps(l.totals + h, total);
+  _mm512_storeu_ps(l.totals + h, kRound ? _mm512_set1_ps(1.0f) : total);
 }
 
-// Sums of a head tile over all rows for four blocks of sixteen channels.
+// Sums of a head tile over all rows for four blocks of sixteen channels. kRound: there is no low part.
+template <bool kRound>
 void ValueTiles(const Layout& l, int64_t dim, int64_t h, int64_t block, float out[4][16][16]) {
   _tile_zero(0);
   _tile_zero(1);
@@ -227,19 +246,19 @@ void ValueTiles(const Layout& l, int64_t dim, int64_t h, int64_t block, float ou
   for (int64_t j = 0; j < l.rows; j += 32) {
     const uint16_t* v = l.values + j / 32 * (dim / 16 * kTileWords) + block * kTileWords;
     _tile_loadd(4, l.high + h * l.rows + j, stride);
-    _tile_loadd(5, l.low + h * l.rows + j, stride);
+    if constexpr (!kRound) _tile_loadd(5, l.low + h * l.rows + j, stride);
     _tile_loadd(6, v, 64);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(0, 5, 6);
+    if constexpr (!kRound) _tile_dpbf16ps(0, 5, 6);
     _tile_loadd(7, v + kTileWords, 64);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(1, 5, 7);
+    if constexpr (!kRound) _tile_dpbf16ps(1, 5, 7);
     _tile_loadd(6, v + 2 * kTileWords, 64);
     _tile_dpbf16ps(2, 4, 6);
-    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (!kRound) _tile_dpbf16ps(2, 5, 6);
     _tile_loadd(7, v + 3 * kTileWords, 64);
     _tile_dpbf16ps(3, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
+    if constexpr (!kRound) _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, out[0], 64);
   _tile_stored(1, out[1], 64);
@@ -251,15 +270,15 @@ void ValueTiles(const Layout& l, int64_t dim, int64_t h, int64_t block, float ou
 
 size_t AttendAmxScratch(int64_t n, int64_t heads, int64_t dim) { return MakeLayout(nullptr, n, heads, dim).bytes; }
 
-void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, const ops::RowPlace* rows, int64_t tail, int64_t n,
-               float scale, const float* sink, std::byte* scratch, float* out) {
+void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, int64_t value_dim, const ops::RowPlace* rows,
+               int64_t tail, int64_t n, float scale, const float* sink, bool round, std::byte* scratch, float* out) {
   if (n == 0) {
-    std::memset(out, 0, heads * dim * sizeof(float));
+    std::memset(out, 0, heads * value_dim * sizeof(float));
     return;
   }
   const Layout l = MakeLayout(scratch, n, heads, dim);
   ConfigureTiles(16);
-  GatherRows(rows, tail, n, dim, l);
+  GatherRows(rows, tail, n, dim, value_dim, l);
   PackQuery(q, heads, dim, l);
   TileFence(scratch);
   for (int64_t j = 0; j < l.rows; j += 32) {
@@ -271,16 +290,26 @@ void AttendAmx(const uint16_t* q, int64_t heads, int64_t dim, const ops::RowPlac
   for (int64_t h = 0; h < l.heads; h += 16) {
     const int64_t count = std::min<int64_t>(16, heads - h);
     const auto present = static_cast<__mmask16>((1u << count) - 1u);
-    Softmax(l, n, h, scale, _mm512_maskz_loadu_ps(present, sink + h));
+    const __m512 sinks = _mm512_maskz_loadu_ps(present, sink + h);
+    if (round) {
+      Softmax<true>(l, n, h, scale, sinks);
+    } else {
+      Softmax<false>(l, n, h, scale, sinks);
+    }
     TileFence(scratch);
     alignas(64) float block[4][16][16];
-    for (int64_t c = 0; c < dim / 16; c += 4) {
-      ValueTiles(l, dim, h, c, block);
+    for (int64_t c = 0; c < value_dim / 16; c += 4) {
+      if (round) {
+        ValueTiles<true>(l, value_dim, h, c, block);
+      } else {
+        ValueTiles<false>(l, value_dim, h, c, block);
+      }
       TileFence(block);
       for (int64_t i = 0; i < count; ++i) {
         const __m512 inverse = _mm512_set1_ps(1.0f / l.totals[h + i]);
         for (int64_t b = 0; b < 4; ++b) {
-          _mm512_storeu_ps(out + (h + i) * dim + (c + b) * 16, _mm512_mul_ps(_mm512_load_ps(block[b][i]), inverse));
+          _mm512_storeu_ps(out + (h + i) * value_dim + (c + b) * 16,
+                           _mm512_mul_ps(_mm512_load_ps(block[b][i]), inverse));
         }
       }
     }
@@ -295,8 +324,8 @@ HADAL_AMX_END
 
 namespace hadal::cpu {
 size_t AttendAmxScratch(int64_t, int64_t, int64_t) { return 0; }
-void AttendAmx(const uint16_t*, int64_t, int64_t, const ops::RowPlace*, int64_t, int64_t, float, const float*,
-               std::byte*, float*) {}
+void AttendAmx(const uint16_t*, int64_t, int64_t, int64_t, const ops::RowPlace*, int64_t, int64_t, float, const float*,
+               bool, std::byte*, float*) {}
 }  // namespace hadal::cpu
 
 #endif

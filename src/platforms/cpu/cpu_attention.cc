@@ -18,6 +18,22 @@ std::byte* RowAt(const ops::Tensor& t, int64_t row, int64_t column = 0) {
   return static_cast<std::byte*>(t.data) + (row * t.stride + column) * DTypeBytes(t.dtype, 1);
 }
 
+float FloatAt(const std::byte* at) {
+  float v = 0;
+  std::memcpy(&v, at, sizeof(v));
+  return v;
+}
+
+// Rotates the pairs (x[i], x[i + half]).
+void RotateHalves(float* x, const float* cos, const float* sin, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i];
+    const float b = x[i + half];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + half] = b * cos[i] + a * sin[i];
+  }
+}
+
 // The k largest of n scores in ascending index order; equal scores keep the lower index. NaN counts as -infinity, -0 as
 // 0. `work` holds n floats.
 void SelectTopk(const float* scores, int64_t n, int64_t k, float* work, int32_t* out) {
@@ -80,23 +96,36 @@ void CpuOps::KvNormRopeStore(const ops::KvNormRopeStoreArgs& args) {
   const int64_t d = args.kv.cols;
   const int64_t half = args.rope.half;
   const int64_t plain = d - 2 * half;
+  const int64_t normed = args.norm.size;
   pool_.ParallelFor(args.kv.rows, [&](int64_t t, int worker) {
     float* v = workers_[worker].vectors;
     kernels_.load(RowAt(args.kv, t), args.kv.dtype, d, v);
-    const float mean = kernels_.sum_squares(v, d) / static_cast<float>(d);
-    kernels_.scale_weight(v, d, 1.0f / std::sqrt(mean + args.rms_eps), args.norm, v);
-    kernels_.round(v, d, args.kv.dtype);
+    const float mean = kernels_.sum_squares(v, normed) / static_cast<float>(normed);
+    kernels_.scale_weight(v, normed, 1.0f / std::sqrt(mean + args.rms_eps), args.norm, v);
+    kernels_.round(v, normed, args.kv.dtype);
     kernels_.rope(v + plain, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
-    StoreKv(args.cache, args.batch.seqs[t], args.batch.positions[t], v, 2 * half);
+    StoreKv(args.cache, args.batch.seqs[t], args.batch.positions[t], v, 2 * half, args.simulate);
   });
 }
 
-void CpuOps::StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail) const {
+void CpuOps::StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail,
+                     bool simulate) const {
   const ops::RowPlace place = ops::RowPlaces(pool).At(seq, position);
   const int64_t quantized = pool.cols - tail;
   if (pool.format == ops::RowFormat::kPlain) {
-    if (published()) kernels_.fake_e4m3(v, quantized, ops::kFp8RowGroup);
+    if (published() && simulate) kernels_.fake_e4m3(v, quantized, ops::kFp8RowGroup);
     kernels_.store(v, pool.cols, place.values, pool.dtype);
+    return;
+  }
+  if (pool.format == ops::RowFormat::kFp8DsMla656) {
+    HADAL_CHECK(published() && pool.tail == tail);
+    for (int64_t i = 0; i < quantized; i += ops::kFp8WideGroup) {
+      const int64_t count = std::min(ops::kFp8WideGroup, quantized - i);
+      const float scale = ops::WideScale(kernels_.max_magnitude(v + i, count));
+      std::memcpy(place.scales + i / ops::kFp8WideGroup * sizeof(float), &scale, sizeof(float));
+      kernels_.encode_e4m3_scaled(v + i, count, scale, place.values + i);
+    }
+    kernels_.store(v + quantized, tail, ops::WideTail(place, pool.cols, tail), DType::kBF16);
     return;
   }
   HADAL_CHECK(published() && pool.format == ops::RowFormat::kFp8DsMla && pool.tail == tail);
@@ -114,6 +143,52 @@ void CpuOps::StoreKey(const ops::PagedRows& pool, int32_t seq, int64_t position,
   }
   HADAL_CHECK(published() && pool.format == ops::RowFormat::kMxfp4);
   kernels_.encode_e2m1(v, pool.cols, place.values, place.scales);
+}
+
+void CpuOps::RopeTail(const ops::RopeTailArgs& args) {
+  const int64_t half = args.rope.half;
+  pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
+    float* v = workers_[worker].vectors;
+    for (int64_t h = 0; h < args.heads; ++h) {
+      kernels_.load(RowAt(args.q, t, (h + 1) * args.head_dim - 2 * half), args.q.dtype, 2 * half, v);
+      kernels_.rope(v, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
+      kernels_.store(v, 2 * half, RowAt(args.out, t, (h + 1) * args.out_dim - 2 * half), args.out.dtype);
+    }
+  });
+}
+
+void CpuOps::IndexerKeyStore(const ops::IndexerKeyStoreArgs& args) {
+  const int64_t d = args.k.cols;
+  const int64_t half = args.rope.half;
+  pool_.ParallelFor(args.k.rows, [&](int64_t t, int worker) {
+    float* v = workers_[worker].vectors;
+    float* parameters = v + d;  // weight, then bias
+    kernels_.load(RowAt(args.k, t), args.k.dtype, d, v);
+    kernels_.load(args.norm.data, args.norm.dtype, d, parameters);
+    kernels_.load(args.bias.data, args.bias.dtype, d, parameters + d);
+    float mean = 0;
+    for (int64_t i = 0; i < d; ++i) mean += v[i];
+    mean /= static_cast<float>(d);
+    for (int64_t i = 0; i < d; ++i) v[i] -= mean;
+    const float variance = kernels_.sum_squares(v, d) / static_cast<float>(d);
+    const float inverse = 1.0f / std::sqrt(variance + args.eps);
+    for (int64_t i = 0; i < d; ++i) v[i] = v[i] * inverse * parameters[i] + parameters[d + i];
+    kernels_.round(v, d, args.k.dtype);
+    RotateHalves(v, args.rope.cos + t * half, args.rope.sin + t * half, half);
+    kernels_.round(v, 2 * half, args.k.dtype);
+    kernels_.hadamard(v, d);
+    kernels_.round(v, d, args.k.dtype);
+    const ops::RowPlace place = ops::RowPlaces(args.keys).At(args.batch.seqs[t], args.batch.positions[t]);
+    if (args.keys.format == ops::RowFormat::kPlain) {
+      if (published()) kernels_.fake_e4m3(v, d, d);
+      kernels_.store(v, d, place.values, args.keys.dtype);
+      return;
+    }
+    HADAL_CHECK(published() && args.keys.format == ops::RowFormat::kFp8Key);
+    const float scale = E4M3BlockScale(kernels_.max_magnitude(v, d));
+    std::memcpy(place.scales, &scale, sizeof(scale));
+    kernels_.encode_e4m3_scaled(v, d, scale, place.values);
+  });
 }
 
 void CpuOps::Compress(const ops::CompressArgs& args) {
@@ -180,7 +255,7 @@ void CpuOps::Compress(const ops::CompressArgs& args) {
       kernels_.round(v, width, args.output.dtype);
       StoreKey(args.output, seq, window, v);
     } else {
-      StoreKv(args.output, seq, window, v, 2 * half);
+      StoreKv(args.output, seq, window, v, 2 * half, true);
     }
   });
 }
@@ -192,6 +267,15 @@ void CpuOps::IndexerQuery(const ops::IndexerQueryArgs& args) {
     for (int64_t h = 0; h < args.heads; ++h) {
       std::byte* head = RowAt(args.q, t, h * args.head_dim);
       kernels_.load(head, args.q.dtype, args.head_dim, v);
+      if (args.style == ops::IndexerStyle::kV32) {
+        RotateHalves(v, args.rope.cos + t * half, args.rope.sin + t * half, half);
+        kernels_.round(v, 2 * half, args.q.dtype);
+        kernels_.hadamard(v, args.head_dim);
+        kernels_.round(v, args.head_dim, args.q.dtype);
+        if (published()) kernels_.fake_e4m3(v, args.head_dim, args.head_dim);
+        kernels_.store(v, args.head_dim, head, args.q.dtype);
+        continue;
+      }
       kernels_.rope(v + args.head_dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
       kernels_.round(v, args.head_dim, args.q.dtype);
       kernels_.hadamard(v, args.head_dim);
@@ -238,11 +322,14 @@ void CpuOps::IndexerTopk(const ops::IndexerTopkArgs& args) {
         const ops::RowPlace place = places.At(seq, j + i);
         if (place.scales == nullptr) {
           kernels_.load(place.values, args.keys.dtype, dim, keys + i * dim);
+        } else if (args.keys.format == ops::RowFormat::kFp8Key) {
+          kernels_.decode_e4m3_scaled(place.values, FloatAt(place.scales), dim, keys + i * dim, DType::kF32);
         } else {
           kernels_.decode_e2m1(place.values, place.scales, dim, keys + i * dim);
         }
       }
-      kernels_.index_scores(qt, weight, padded, dim, scratch.pointers, DType::kF32, count, published(), scores + j);
+      const bool rounded = published() && args.style == ops::IndexerStyle::kV4;
+      kernels_.index_scores(qt, weight, padded, dim, scratch.pointers, DType::kF32, count, rounded, scores + j);
     }
     if (args.scores != nullptr) std::copy(scores, scores + visible, args.scores + t * args.scores_stride);
     if (visible > args.top_k) SelectTopk(scores, visible, args.top_k, scratch.selection, out);
@@ -264,18 +351,28 @@ int64_t CpuOps::VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, ops
       }
     }
   }
+  if (args.window.empty()) return n;
   const ops::RowPlaces places(args.window);
   for (int64_t p = args.window_begin[t]; p < args.window_end[t]; ++p) rows[n++] = places.At(seq, p);
   return n;
 }
 
-void CpuOps::UnpackRows(int64_t n, int64_t dim, int64_t tail, WorkerScratch& scratch) const {
-  auto* unpacked = reinterpret_cast<uint16_t*>(scratch.attention);
+void CpuOps::UnpackRows(int64_t n, ops::RowFormat format, int64_t dim, int64_t tail, WorkerScratch& scratch) const {
   for (int64_t j = 0; j < n; ++j) {
     const ops::RowPlace& place = scratch.places[j];
     scratch.pointers[j] = place.values;
     if (place.scales == nullptr) continue;
-    uint16_t* row = unpacked + j * dim;
+    uint16_t* row = scratch.unpacked + j * dim;
+    if (format == ops::RowFormat::kFp8DsMla656) {
+      for (int64_t i = 0; i < dim - tail; i += ops::kFp8WideGroup) {
+        const float scale = FloatAt(place.scales + i / ops::kFp8WideGroup * sizeof(float));
+        kernels_.decode_e4m3_scaled(place.values + i, scale, std::min(ops::kFp8WideGroup, dim - tail - i), row + i,
+                                    DType::kBF16);
+      }
+      std::memcpy(row + dim - tail, ops::WideTail(place, dim, tail), tail * sizeof(uint16_t));
+      scratch.pointers[j] = row;
+      continue;
+    }
     kernels_.decode_e4m3(place.values, place.scales, dim - tail, row);
     std::memcpy(row + dim - tail, place.values + dim - tail, tail * sizeof(uint16_t));
     scratch.pointers[j] = row;
@@ -286,9 +383,14 @@ void CpuOps::SparseAttention(const ops::SparseAttentionArgs& args) {
   const int64_t tokens = args.q.rows;
   if (tokens == 0) return;
   const int64_t dim = args.head_dim;
+  const int64_t value_dim = args.value_dim > 0 ? args.value_dim : dim;
   const int64_t half = args.rope.half;
-  const bool tiles = amx_.tiles && dim % 64 == 0 && args.q.dtype == DType::kBF16 && args.window.dtype == DType::kBF16;
-  const int64_t tail = args.window.format == ops::RowFormat::kPlain ? args.compressed.tail : args.window.tail;
+  const DType row_dtype = args.window.empty() ? args.compressed.dtype : args.window.dtype;
+  const bool tiles =
+      amx_.tiles && dim % 64 == 0 && value_dim % 64 == 0 && args.q.dtype == DType::kBF16 && row_dtype == DType::kBF16;
+  const ops::PagedRows& packed = args.window.format == ops::RowFormat::kPlain ? args.compressed : args.window;
+  const int64_t tail = packed.tail;
+  const float* sink = args.sink != nullptr ? args.sink : no_sink_.data();
   HADAL_CHECK(args.compressed.format == ops::RowFormat::kPlain || args.compressed.tail == tail);
   // All heads of a task share the gathered or unpacked rows. The tokens are split by heads only as far as all threads
   // need to be occupied. A head's result does not depend on its neighbours.
@@ -305,23 +407,30 @@ void CpuOps::SparseAttention(const ops::SparseAttentionArgs& args) {
     const int64_t n = VisibleRows(args, t, scratch.places);
     float* out = scratch.rows;
     if (tiles) {
-      AttendAmx(reinterpret_cast<const uint16_t*>(RowAt(args.q, t, first * dim)), heads, dim, scratch.places, tail, n,
-                args.softmax_scale, args.sink + first, scratch.attention, out);
+      if (packed.format == ops::RowFormat::kFp8DsMla656) {
+        UnpackRows(n, packed.format, dim, tail, scratch);
+        for (int64_t j = 0; j < n; ++j) {
+          scratch.places[j] = {reinterpret_cast<std::byte*>(const_cast<void*>(scratch.pointers[j])), nullptr};
+        }
+      }
+      AttendAmx(reinterpret_cast<const uint16_t*>(RowAt(args.q, t, first * dim)), heads, dim, value_dim, scratch.places,
+                tail, n, args.softmax_scale, sink + first, args.round_probabilities, scratch.attention, out);
     } else {
-      UnpackRows(n, dim, tail, scratch);
+      UnpackRows(n, packed.format, dim, tail, scratch);
       float* q = scratch.vectors;
       for (int64_t h = 0; h < heads; h += kTogether) {
         const int64_t count = std::min(kTogether, heads - h);
         kernels_.load(RowAt(args.q, t, (first + h) * dim), args.q.dtype, count * dim, q);
-        kernels_.attend(q, count, dim, scratch.pointers, args.window.dtype, n, args.softmax_scale,
-                        args.sink + first + h, scratch.scores, out + h * dim);
+        kernels_.attend(q, count, dim, value_dim, scratch.pointers, row_dtype, n, args.softmax_scale, sink + first + h,
+                        args.round_probabilities, scratch.scores, out + h * value_dim);
       }
     }
-    kernels_.round(out, heads * dim, args.out.dtype);
-    for (int64_t h = 0; h < heads; ++h) {
-      kernels_.rope(out + h * dim + dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half, true);
+    kernels_.round(out, heads * value_dim, args.out.dtype);
+    for (int64_t h = 0; half > 0 && h < heads; ++h) {
+      kernels_.rope(out + (h + 1) * value_dim - 2 * half, args.rope.cos + t * half, args.rope.sin + t * half, half,
+                    true);
     }
-    kernels_.store(out, heads * dim, RowAt(args.out, t, first * dim), args.out.dtype);
+    kernels_.store(out, heads * value_dim, RowAt(args.out, t, first * value_dim), args.out.dtype);
   });
 }
 

@@ -118,6 +118,8 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
 void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
   const ops::LinearWeight& w = *args.weight;
   const int64_t rows_per_group = w.n / args.groups;
+  const int64_t x_group = args.x_group > 0 ? args.x_group : w.k;
+  const int64_t out_group = args.out_group > 0 ? args.out_group : rows_per_group;
   const InputLayout layout = LayoutFor(amx_, w);
   const int64_t m = args.x.rows;
   const int64_t group = GroupSize(layout, m);
@@ -130,7 +132,7 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
     const int64_t first = task % pack_tasks * kPackRows;
     const int64_t count = std::min(kPackRows, m - first);
     const size_t bytes = PackedOffset(layout, m, w.k, first);
-    PackGroup(args.x, nullptr, first, count, g * w.k, w.k, false, layout, group, packed + g * stride + bytes,
+    PackGroup(args.x, nullptr, first, count, g * x_group, w.k, false, layout, group, packed + g * stride + bytes,
               workers_[worker]);
   });
   const int64_t rows_per_task = RowsPerTask(w, rows_per_group, pool_.threads());
@@ -145,7 +147,7 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
       const int64_t rows = std::min(kRowBlock, end - n);
       const NextRows next = {n + rows < w.n ? &w : nullptr, n + rows};
       BackendFor(layout).block(input, w, n, n + rows, next, scratch.block, scratch.linear);
-      StoreBlock(input, rows, scratch.block, args.out, 0, n);
+      StoreBlock(input, rows, scratch.block, args.out, 0, g * out_group + n - g * rows_per_group);
     }
   });
 }

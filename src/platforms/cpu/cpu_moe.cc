@@ -13,8 +13,39 @@ namespace {
 // Weight rows of one task.
 constexpr int64_t kTaskRows = kRowBlock;
 
-// sqrt(softplus(v)); log1p keeps very negative logits from vanishing.
-float RouterScore(float v) { return std::sqrt(v > 20.0f ? v : std::log1p(std::exp(v))); }
+// sqrt(softplus(v)), where log1p keeps very negative logits from vanishing, or the sigmoid.
+float RouterScore(ops::RouterScores kind, float v) {
+  if (kind == ops::RouterScores::kSigmoid) return 1.0f / (1.0f + std::exp(-v));
+  return std::sqrt(v > 20.0f ? v : std::log1p(std::exp(v)));
+}
+
+// Experts outside the `kept` groups whose two best choices have the largest sums are ruled out.
+void LimitGroups(int64_t experts, int64_t groups, int64_t kept, float* choice) {
+  constexpr int64_t kMostGroups = 64;
+  HADAL_CHECK(groups <= kMostGroups);
+  const int64_t size = experts / groups;
+  std::array<float, kMostGroups> sums;
+  for (int64_t g = 0; g < groups; ++g) {
+    float best = -HUGE_VALF, second = -HUGE_VALF;
+    for (int64_t e = g * size; e < (g + 1) * size; ++e) {
+      if (choice[e] > best) {
+        second = best;
+        best = choice[e];
+      } else {
+        second = std::max(second, choice[e]);
+      }
+    }
+    sums[g] = size > 1 ? best + second : best;
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    // Groups before this one: those with larger sums, and equal ones of a lower index.
+    int64_t before = 0;
+    for (int64_t other = 0; other < groups; ++other) {
+      before += sums[other] > sums[g] || (sums[other] == sums[g] && other < g) ? 1 : 0;
+    }
+    if (before >= kept) std::fill(choice + g * size, choice + (g + 1) * size, -HUGE_VALF);
+  }
+}
 
 }  // namespace
 
@@ -27,7 +58,7 @@ void CpuOps::MoeRoute(const ops::MoeRouteArgs& args) {
     for (int64_t t = task * 16; t < std::min(args.logits.rows, task * 16 + 16); ++t) {
       const float* logits = static_cast<const float*>(args.logits.data) + t * args.logits.stride;
       const int32_t id = args.batch.ids[t];
-      for (int64_t e = 0; e < experts; ++e) score[e] = RouterScore(logits[e]);
+      for (int64_t e = 0; e < experts; ++e) score[e] = RouterScore(args.scores, logits[e]);
       int32_t* chosen = args.experts + t * k;
       float* weight = args.weights + t * k;
       const bool image =
@@ -40,6 +71,7 @@ void CpuOps::MoeRoute(const ops::MoeRouteArgs& args) {
           const float v = bias == nullptr ? score[e] : score[e] + bias[e];
           choice[e] = std::isnan(v) ? -HUGE_VALF : v;
         }
+        if (args.groups > 1) LimitGroups(experts, args.groups, args.topk_groups, choice);
         for (int64_t i = 0; i < k; ++i) {
           int64_t best = -1;
           for (int64_t e = 0; e < experts; ++e) {
@@ -51,7 +83,9 @@ void CpuOps::MoeRoute(const ops::MoeRouteArgs& args) {
       }
       float sum = 0;
       for (int64_t i = 0; i < k; ++i) sum += weight[i] = score[chosen[i]];
-      for (int64_t i = 0; i < k; ++i) weight[i] = (sum == 0 ? weight[i] : weight[i] / sum) * args.scale;
+      for (int64_t i = 0; i < k; ++i) {
+        weight[i] = (sum == 0 || !args.normalise ? weight[i] : weight[i] / sum) * args.scale;
+      }
     }
   });
 }
@@ -179,7 +213,8 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
         float* g = gate + m * rows;
         kernels_.round(g, rows, act());
         kernels_.round(up + m * rows, rows, act());
-        kernels_.swiglu(g, up + m * rows, rows, args.swiglu_limit, moe_.slot_weight[job.slot + m], g);
+        const float weight = args.weigh_outputs ? 1.0f : moe_.slot_weight[job.slot + m];
+        kernels_.swiglu(g, up + m * rows, rows, args.swiglu_limit, weight, g);
         kernels_.store(g, rows, static_cast<std::byte*>(hidden.data) + ((job.slot + m) * f + n) * DTypeBytes(act(), 1),
                        act());
       }
@@ -218,8 +253,10 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     };
     std::fill(sum, sum + d, 0.0f);
     for (int64_t i = 0; i < moe_.row_fill[t]; ++i) {
-      kernels_.load(row(moe_.row_slots[t * k + i]), act(), d, part);
-      for (int64_t c = 0; c < d; ++c) sum[c] += part[c];
+      const int64_t slot = moe_.row_slots[t * k + i];
+      const float weight = args.weigh_outputs ? moe_.slot_weight[slot] : 1.0f;
+      kernels_.load(row(slot), act(), d, part);
+      for (int64_t c = 0; c < d; ++c) sum[c] += weight * part[c];
     }
     if (args.shared != nullptr) {
       kernels_.load(row(routed + t), act(), d, part);

@@ -77,7 +77,8 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   const int64_t streams = spec.hc_mult * spec.hidden;
   const int64_t attended = std::max<int64_t>(spec.max_attended_rows, 1);
   const int64_t scored = std::max<int64_t>(spec.max_compressed_rows, 1);
-  const int64_t row = std::max({spec.max_linear_k, spec.moe_intermediate, spec.heads * spec.head_dim, int64_t{64}});
+  const int64_t row = std::max({spec.max_linear_k, spec.moe_intermediate, spec.dense_intermediate,
+                                spec.heads * spec.head_dim, 2 * spec.experts, int64_t{64}});
   const int64_t groups = (t + 15) / 16;
   for (WorkerScratch& worker : workers_) {
     worker.rows = carver.Take<float>(std::max(kPackRows * row, kHcRows * streams));
@@ -91,7 +92,7 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
     worker.places = carver.Take<ops::RowPlace>(attended);
     worker.pointers = carver.Take<const void*>(std::max(attended, kIndexKeys));
     size_t attention = kIndexKeys * spec.index_head_dim * sizeof(float);
-    if (published()) attention = std::max<size_t>(attention, attended * spec.head_dim * sizeof(uint16_t));
+    if (published()) worker.unpacked = carver.Take<uint16_t>(attended * spec.head_dim);
     if (amx_.tiles) {
       attention = std::max({attention, AttendAmxScratch(attended, spec.heads, spec.head_dim),
                             AttendAllAmxScratch(spec.vision_rows, kMaxVisionHead)});
@@ -119,14 +120,15 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   moe_.row_fill = carver.Take<int32_t>(t);
   moe_.expert_begin = carver.Take<int64_t>(spec.experts + 2);
   moe_.expert_packed = carver.Take<int64_t>(spec.experts + 2);
-  moe_.hidden = carver.Take<std::byte>(slots * spec.moe_intermediate * element);
+  moe_.hidden = carver.Take<std::byte>(std::max(slots * spec.moe_intermediate, t * spec.dense_intermediate) * element);
   moe_.out = carver.Take<std::byte>(slots * spec.hidden * element);
   // Every expert's rows may be padded to a group of 16.
   const int64_t packed_rows = routed + 15 * std::min(spec.experts, routed) + t + 15;
   const InputLayout widest = amx_.tiles ? InputLayout::kTiles : InputLayout::kF32Rows;
   moe_.packed_in = carver.Take<std::byte>(PackedBytes(widest, packed_rows, spec.hidden) + 64 * (spec.experts + 1));
-  moe_.packed_hidden =
-      carver.Take<std::byte>(PackedBytes(widest, packed_rows, spec.moe_intermediate) + 64 * (spec.experts + 1));
+  moe_.packed_hidden = carver.Take<std::byte>(std::max(PackedBytes(widest, packed_rows, spec.moe_intermediate),
+                                                       PackedBytes(widest, t + 15, spec.dense_intermediate)) +
+                                              64 * (spec.experts + 1));
   return carver.used();
 }
 
@@ -142,6 +144,8 @@ absl::Status CpuOps::Reserve(const ops::WorkspaceSpec& spec) {
     HADAL_ASSIGN_OR_RETURN(workspace_, MemoryRegion::Map(bytes, "scratch"));
   }
   Carve(spec, workspace_.data());
+  constexpr float kNoSink = -1e30f;
+  no_sink_.assign(static_cast<size_t>(spec.heads), kNoSink);
   spec_ = spec;
   return absl::OkStatus();
 }
@@ -303,6 +307,39 @@ void CpuOps::MtpCombine(const ops::MtpCombineArgs& args) {
       kernels_.store(h, d, MutableRowAt(args.streams, t) + s * d * DTypeBytes(args.streams.dtype, 1),
                      args.streams.dtype);
     }
+  });
+}
+
+void CpuOps::AddRmsNorm(const ops::AddRmsNormArgs& args) {
+  const int64_t d = args.x.cols;
+  pool_.ParallelFor(args.x.rows, [&](int64_t t, int worker) {
+    float* sum = workers_[worker].vectors;
+    float* residual = sum + d;
+    kernels_.load(RowAt(args.x, t), args.x.dtype, d, sum);
+    kernels_.load(RowAt(args.residual, t), args.residual.dtype, d, residual);
+    for (int64_t c = 0; c < d; ++c) sum[c] += residual[c];
+    kernels_.store(sum, d, MutableRowAt(args.residual, t), args.residual.dtype);
+    const float mean = kernels_.sum_squares(sum, d) / static_cast<float>(d);
+    kernels_.scale_weight(sum, d, 1.0f / std::sqrt(mean + args.rms_eps), args.norm, sum);
+    kernels_.store(sum, d, MutableRowAt(args.out, t), args.out.dtype);
+  });
+}
+
+void CpuOps::MtpNorm(const ops::MtpNormArgs& args) {
+  const int64_t d = args.e.cols;
+  pool_.ParallelFor(args.e.rows, [&](int64_t t, int worker) {
+    float* v = workers_[worker].vectors;
+    std::byte* out = MutableRowAt(args.out, t);
+    const auto half = [&](const ops::Tensor& x, const ops::Vector& norm, bool zero, std::byte* to) {
+      kernels_.load(RowAt(x, t), x.dtype, d, v);
+      if (zero) std::fill(v, v + d, 0.0f);
+      const float mean = kernels_.sum_squares(v, d) / static_cast<float>(d);
+      kernels_.scale_weight(v, d, 1.0f / std::sqrt(mean + args.rms_eps), norm, v);
+      kernels_.store(v, d, to, args.out.dtype);
+    };
+    // By position, not by id: the first row carries the second token.
+    half(args.e, args.enorm, args.batch.positions[t] == 0, out);
+    half(args.h, args.hnorm, false, out + DTypeBytes(args.out.dtype, d));
   });
 }
 

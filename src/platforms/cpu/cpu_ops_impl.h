@@ -36,10 +36,10 @@ struct WorkerScratch {
   float* selection = nullptr;       // indexer: [max compressed rows]
   ops::RowPlace* places = nullptr;  // [max attended rows]
   const void** pointers = nullptr;  // the same, or [kIndexKeys]
-  // AttendAmxScratch, AttendAllAmxScratch; unpacked rows: bf16 [max attended, head_dim] or fp32 [kIndexKeys,
-  // index_head_dim].
+  // AttendAmxScratch, AttendAllAmxScratch; the indexer's keys: fp32 [kIndexKeys, index_head_dim].
   std::byte* attention = nullptr;
-  std::byte* linear = nullptr;  // LinearScratchBytes
+  uint16_t* unpacked = nullptr;  // rows: bf16 [max attended, head_dim]
+  std::byte* linear = nullptr;   // LinearScratchBytes
 };
 
 // Buffers of the mixture of experts, by slot: one slot for each (row, chosen expert), sorted by expert, then the shared
@@ -83,6 +83,10 @@ class CpuOps final : public ops::Ops {
   void MoeRoute(const ops::MoeRouteArgs& args) override;
   void MoeExperts(const ops::MoeExpertsArgs& args) override;
   void MtpCombine(const ops::MtpCombineArgs& args) override;
+  void AddRmsNorm(const ops::AddRmsNormArgs& args) override;
+  void RopeTail(const ops::RopeTailArgs& args) override;
+  void IndexerKeyStore(const ops::IndexerKeyStoreArgs& args) override;
+  void MtpNorm(const ops::MtpNormArgs& args) override;
   void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, ops::Tensor streams) override;
   void NormalisePixels(const uint8_t* pixels, ops::Tensor out) override;
   void VisionAttention(const ops::VisionAttentionArgs& args) override;
@@ -116,11 +120,11 @@ class CpuOps final : public ops::Ops {
 
   // The cache rows that row t of the step sees: compressed ones, then the window.
   static int64_t VisibleRows(const ops::SparseAttentionArgs& args, int64_t t, ops::RowPlace* rows);
-  // scratch.pointers for the n rows at scratch.places: where they lie, or unpacked to bf16 at scratch.attention.
-  void UnpackRows(int64_t n, int64_t dim, int64_t tail, WorkerScratch& scratch) const;
+  // scratch.pointers for the n rows at scratch.places: where they lie, or unpacked to bf16 at scratch.unpacked.
+  void UnpackRows(int64_t n, ops::RowFormat format, int64_t dim, int64_t tail, WorkerScratch& scratch) const;
   // Quantise v[0, cols) as published numerics have it, but for the last `tail` values of a KV row, and store it as row
-  // `position`. v is changed.
-  void StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail) const;
+  // `position`. v is changed. A plain row is quantised and dequantised if `simulate`.
+  void StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail, bool simulate) const;
   void StoreKey(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v) const;
 
   // The mixing logits of hyper-connections for rows [first, first + count): streams in fp32 at `rows`, mixes [count,
@@ -138,6 +142,7 @@ class CpuOps final : public ops::Ops {
   ops::WorkspaceSpec spec_;
   MemoryRegion workspace_;
   std::vector<WorkerScratch> workers_;
+  std::vector<float> no_sink_;  // [heads], so low that they have no weight
   // Packed inputs of Linear, one for each (layout, quantised); those of GroupedLinear, one behind the other.
   static constexpr int kPackVariants = 6;
   void* packed_[kPackVariants] = {};

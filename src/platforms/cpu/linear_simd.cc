@@ -213,6 +213,8 @@ size_t PackedBytes(InputLayout layout, int64_t m, int64_t k) {
 
 InputLayout LayoutFor(const LinearBackend& backend, const ops::LinearWeight& w) {
   if (!backend.tiles || w.dtype == DType::kF32) return InputLayout::kF32Rows;
+  // Tiles take scales into the exponent.
+  if (w.dtype == DType::kF8E4M3 && !w.exponent_scales) return InputLayout::kF32Rows;
   if (w.dtype == DType::kF4E2M1) return w.k % 128 == 0 ? InputLayout::kTilesFp4 : InputLayout::kF32Rows;
   return w.k % 32 == 0 ? InputLayout::kTiles : InputLayout::kF32Rows;
 }

@@ -136,8 +136,9 @@ void EncodeE2M1(const float* x, int64_t n, std::byte* codes, std::byte* scales) 
   }
 }
 
-// Any codes under any scale, to bf16.
-HWY_NOINLINE void DecodeAnyE4M3(const uint8_t* codes, float scale, int64_t n, uint16_t* out) {
+// Any codes under any scale.
+template <typename T>
+HWY_NOINLINE void DecodeAnyE4M3(const uint8_t* codes, float scale, int64_t n, T* out) {
   const DF d;
   const hn::RebindToSigned<DF> i32;
   const hn::Rebind<uint8_t, DF> d8;
@@ -154,6 +155,37 @@ HWY_NOINLINE void DecodeAnyE4M3(const uint8_t* codes, float scale, int64_t n, ui
     const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(i32, 0x80)));
     StoreAct(d, hn::Mul(hn::Or(v, hn::BitCast(d, sign)), factor), out + i);
   }
+}
+
+void DecodeE4M3Scaled(const std::byte* codes, float scale, int64_t n, void* out, DType dtype) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
+  if (dtype == DType::kBF16) {
+    DecodeAnyE4M3(bytes, scale, n, static_cast<uint16_t*>(out));
+  } else {
+    DecodeAnyE4M3(bytes, scale, n, static_cast<float*>(out));
+  }
+}
+
+void EncodeE4M3Scaled(const float* x, int64_t n, float scale, std::byte* codes) {
+  const DF d;
+  const hn::Rebind<uint8_t, DF> d8;
+  const int64_t lanes = hn::Lanes(d);
+  const VF divisor = hn::Set(d, scale);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const auto code = CodeV<3, 7, 7>(d, RoundE4M3V(d, hn::Div(hn::LoadU(d, x + i), divisor)));
+    hn::StoreU(hn::DemoteTo(d8, code), d8, reinterpret_cast<uint8_t*>(codes + i));
+  }
+}
+
+float MaxMagnitude(const float* x, int64_t n) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  VF largest = hn::Zero(d);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const VF v = hn::LoadU(d, x + i);
+    largest = hn::IfThenElse(hn::Gt(hn::Abs(v), largest), hn::Abs(v), largest);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
 // bf16 has the exponent range to take the scale in: a normal number's bits are moved and the exponent field is added
@@ -467,8 +499,8 @@ HWY_INLINE void SoftmaxWithSink(DF d, float* HWY_RESTRICT s, int64_t n, float si
 }
 
 template <typename T, int kHeads>
-void AttendHeads(const float* q, int64_t dim, const void* const* rows, int64_t n, float scale, const float* sink,
-                 float* scratch, float* out) {
+void AttendHeads(const float* q, int64_t dim, int64_t value_dim, const void* const* rows, int64_t n, float scale,
+                 const float* sink, bool round, float* scratch, float* out) {
   const DF d;
   for (int64_t j = 0; j < n; j += 2) {
     const bool two = j + 1 < n;
@@ -476,24 +508,27 @@ void AttendHeads(const float* q, int64_t dim, const void* const* rows, int64_t n
     ScorePair<T, kHeads>(d, q, dim, a, two ? static_cast<const T*>(rows[j + 1]) : a, scale, scratch, n, j, two);
   }
   for (int h = 0; h < kHeads; ++h) SoftmaxWithSink(d, scratch + h * n, n, sink[h]);
-  WeightedRows<T, kHeads>(d, scratch, n, rows, dim, out);
+  if (round && sizeof(T) == 2) Round(scratch, kHeads * n, DType::kBF16);
+  WeightedRows<T, kHeads>(d, scratch, n, rows, value_dim, out);
 }
 
 template <typename T>
-void AttendRows(const float* q, int64_t heads, int64_t dim, const void* const* rows, int64_t n, float scale,
-                const float* sink, float* scratch, float* out) {
+void AttendRows(const float* q, int64_t heads, int64_t dim, int64_t value_dim, const void* const* rows, int64_t n,
+                float scale, const float* sink, bool round, float* scratch, float* out) {
   int64_t h = 0;
   for (; h + 8 <= heads; h += 8) {
-    AttendHeads<T, 8>(q + h * dim, dim, rows, n, scale, sink + h, scratch, out + h * dim);
+    AttendHeads<T, 8>(q + h * dim, dim, value_dim, rows, n, scale, sink + h, round, scratch, out + h * value_dim);
   }
-  for (; h < heads; ++h) AttendHeads<T, 1>(q + h * dim, dim, rows, n, scale, sink + h, scratch, out + h * dim);
+  for (; h < heads; ++h) {
+    AttendHeads<T, 1>(q + h * dim, dim, value_dim, rows, n, scale, sink + h, round, scratch, out + h * value_dim);
+  }
 }
-void Attend(const float* q, int64_t heads, int64_t dim, const void* const* rows, DType dtype, int64_t n, float scale,
-            const float* sink, float* scratch, float* out) {
+void Attend(const float* q, int64_t heads, int64_t dim, int64_t value_dim, const void* const* rows, DType dtype,
+            int64_t n, float scale, const float* sink, bool round, float* scratch, float* out) {
   if (dtype == DType::kBF16) {
-    AttendRows<uint16_t>(q, heads, dim, rows, n, scale, sink, scratch, out);
+    AttendRows<uint16_t>(q, heads, dim, value_dim, rows, n, scale, sink, round, scratch, out);
   } else {
-    AttendRows<float>(q, heads, dim, rows, n, scale, sink, scratch, out);
+    AttendRows<float>(q, heads, dim, value_dim, rows, n, scale, sink, round, scratch, out);
   }
 }
 
@@ -663,6 +698,9 @@ RowKernels MakeRowKernels() {
           EncodeE2M1,
           DecodeE4M3,
           DecodeE2M1,
+          DecodeE4M3Scaled,
+          EncodeE4M3Scaled,
+          MaxMagnitude,
           SumSquares,
           SumRoundedSquares,
           ScaleWeight,

@@ -27,6 +27,12 @@ struct RowKernels {
   void (*encode_e2m1)(const float* x, int64_t n, std::byte* codes, std::byte* scales);
   void (*decode_e4m3)(const std::byte* codes, const std::byte* scales, int64_t n, uint16_t* out);
   void (*decode_e2m1)(const std::byte* codes, const std::byte* scales, int64_t n, float* out);
+  // Values of E4M3 codes times a scale, to fp32 or, rounded, to bf16. n: a multiple of 16.
+  void (*decode_e4m3_scaled)(const std::byte* codes, float scale, int64_t n, void* out, DType dtype);
+  // Codes of x/scale. n: a multiple of 16.
+  void (*encode_e4m3_scaled)(const float* x, int64_t n, float scale, std::byte* codes);
+  // The largest magnitude of n values, a multiple of 16; NaN is passed over.
+  float (*max_magnitude)(const float* x, int64_t n);
   // Sum of squares; and with every square rounded to the grid of `dtype` first.
   float (*sum_squares)(const float* x, int64_t n);
   float (*sum_rounded_squares)(const float* x, int64_t n, DType dtype);
@@ -46,9 +52,11 @@ struct RowKernels {
   void (*pool)(const float* const* kv, const float* const* gate, int64_t slots, int64_t width, float* out);
   // h[i] = weight * silu(min(g, limit)) * clamp(u, -limit, limit); limit 0: no clamp
   void (*swiglu)(const float* g, const float* u, int64_t n, float limit, float weight, float* h);
-  // Attention of `heads` (<= 8) queries q (fp32 [heads][dim]) over n shared rows. scratch: heads * n fp32.
-  void (*attend)(const float* q, int64_t heads, int64_t dim, const void* const* rows, DType dtype, int64_t n,
-                 float softmax_scale, const float* sink, float* scratch, float* out);
+  // Attention of `heads` (<= 8) queries q (fp32 [heads][dim]) over n shared rows, whose first value_dim values are
+  // summed up (a multiple of 32): out fp32 [heads][value_dim]. scratch: heads * n fp32.
+  // round: probabilities are rounded to the grid of `dtype` first.
+  void (*attend)(const float* q, int64_t heads, int64_t dim, int64_t value_dim, const void* const* rows, DType dtype,
+                 int64_t n, float softmax_scale, const float* sink, bool round, float* scratch, float* out);
   // scores[j] = sum_h weight[h] * relu(q_h . key_j) for n keys. qt: fp32 [dim][padded heads]; padded to 16 with zeros.
   // published: the roundings to bf16 of spec deepseek-v4-text 3.6 step 5.
   void (*index_scores)(const float* qt, const float* weight, int64_t padded_heads, int64_t dim, const void* const* keys,

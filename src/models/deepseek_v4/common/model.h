@@ -66,7 +66,6 @@ class Model final : public models::Model {
   absl::Status CheckStep(const StepInput& step) const;
   // Positions, visible window and rotary angles of the step; `spans`: image spans widen the window.
   void PrepareStep(const StepInput& step, bool spans);
-  static void GatherRows(std::span<const int32_t> rows, const ops::Tensor& streams);
   void RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor& streams, StepObserver* observer);
   void Attention(int64_t index, const LayerWeights& layer, const ops::Tensor& x, const ops::Tensor& out,
                  StepObserver* observer);

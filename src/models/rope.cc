@@ -1,4 +1,4 @@
-#include "models/deepseek_v4/common/rope.h"
+#include "models/rope.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,119 @@
+#include "models/deepseek_v32/common/cache.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "ops/row_format.h"
+
+namespace hadal::models::deepseek_v32 {
+namespace {
+
+// What kernels of all platforms can take (spec 4.5).
+constexpr int64_t kLeastBlock = 16;
+constexpr int64_t kPageAlignment = 64;
+// The packed row is made for these (spec 6.1).
+constexpr int64_t kPackedLatent = 512, kPackedRope = 64;
+
+ops::PagedRows LatentShape(const checkpoint::ModelConfig& c, const ModelLimits& limits, DType act) {
+  ops::PagedRows rows;
+  rows.dtype = act;
+  rows.cols = c.kv_lora_rank + c.qk_rope_head_dim;
+  if (act == DType::kBF16 && limits.kv_cache_dtype == KvCacheDtype::kFp8DsMla) {
+    rows.format = ops::RowFormat::kFp8DsMla656;
+    rows.tail = c.qk_rope_head_dim;
+  }
+  return rows;
+}
+
+ops::PagedRows KeyShape(const checkpoint::ModelConfig& c, DType act) {
+  ops::PagedRows rows;
+  rows.dtype = act;
+  rows.cols = c.index_head_dim;
+  if (act == DType::kBF16) rows.format = ops::RowFormat::kFp8Key;
+  return rows;
+}
+
+int64_t PageOf(const ops::PagedRows& shape, int64_t rows) {
+  const int64_t bytes = ops::PageBytes(shape.format, shape.dtype, shape.cols, shape.tail, rows);
+  return (bytes + kPageAlignment - 1) / kPageAlignment * kPageAlignment;
+}
+
+int64_t Slabs(const KvLayout& layout, const ModelLimits& limits) {
+  return limits.cache_slabs > 0 ? limits.cache_slabs : limits.max_seqs * layout.groups[0].table_blocks;
+}
+
+}  // namespace
+
+absl::Status Cache::Check(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act) {
+  if (act == DType::kF32 && limits.kv_cache_dtype != KvCacheDtype::kAuto) {
+    return InvalidArgument("kv_cache_dtype: f32 numerics keep fp32 rows, expected auto");
+  }
+  if (limits.block_size < kLeastBlock || limits.block_size % kLeastBlock != 0) {
+    return InvalidArgument("block_size: expected a multiple of {}, found {}", kLeastBlock, limits.block_size);
+  }
+  if (limits.kv_cache_dtype == KvCacheDtype::kFp8DsMla &&
+      (config.kv_lora_rank != kPackedLatent || config.qk_rope_head_dim != kPackedRope)) {
+    return InvalidArgument(
+        "kv_cache_dtype: fp8_ds_mla rows hold {} latent and {} rotary values, this model has {} and {}: expected auto "
+        "or bfloat16",
+        kPackedLatent, kPackedRope, config.kv_lora_rank, config.qk_rope_head_dim);
+  }
+  return absl::OkStatus();
+}
+
+KvLayout Cache::Layout(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act) {
+  KvGroup group = {.name = "latent", .block_tokens = limits.block_size};
+  for (int64_t i = 0; i < config.num_hidden_layers + config.num_mtp_layers; ++i) {
+    group.bytes += PageOf(LatentShape(config, limits, act), limits.block_size);
+    if (config.has_indexer(i)) group.bytes += PageOf(KeyShape(config, act), limits.block_size);
+  }
+  group.table_blocks = group.EndBlock(limits.max_context);
+  KvLayout layout;
+  layout.slab_bytes = group.bytes;
+  layout.resume_tokens = limits.block_size;
+  layout.groups.push_back(std::move(group));
+  return layout;
+}
+
+size_t Cache::Bytes(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act) {
+  const KvLayout layout = Layout(config, limits, act);
+  return static_cast<size_t>(Slabs(layout, limits) * layout.slab_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
+                                                     DType act) {
+  HADAL_RETURN_IF_ERROR(Check(config, limits, act));
+  std::unique_ptr<Cache> cache(new Cache());
+  cache->layout_ = Layout(config, limits, act);
+  const int64_t slabs = Slabs(cache->layout_, limits);
+  HADAL_ASSIGN_OR_RETURN(cache->memory_,
+                         MemoryRegion::Map(static_cast<size_t>(slabs * cache->layout_.slab_bytes), "the cache"));
+  const int64_t entries = cache->layout_.groups[0].table_blocks;
+  cache->table_.resize(static_cast<size_t>(limits.max_seqs * entries));
+  if (limits.cache_slabs == 0) {
+    for (size_t i = 0; i < cache->table_.size(); ++i) cache->table_[i] = static_cast<int32_t>(i);
+  }
+  int64_t offset = 0;
+  const auto place = [&](ops::PagedRows shape) {
+    shape.data = cache->memory_.data() + offset;
+    shape.block_stride = cache->layout_.slab_bytes;
+    shape.map.blocks = cache->table_.data();
+    shape.map.blocks_per_seq = entries;
+    shape.map.block_rows = static_cast<int32_t>(limits.block_size);
+    offset += PageOf(shape, limits.block_size);
+    return shape;
+  };
+  for (int64_t i = 0; i < config.num_hidden_layers + config.num_mtp_layers; ++i) {
+    LayerCache& layer = cache->layers_.emplace_back();
+    layer.latent = place(LatentShape(config, limits, act));
+    if (config.has_indexer(i)) layer.index_keys = place(KeyShape(config, act));
+  }
+  return cache;
+}
+
+std::span<int32_t> Cache::Table(int32_t seq) {
+  const auto entries = static_cast<size_t>(layout_.groups[0].table_blocks);
+  return std::span(table_).subspan(entries * static_cast<size_t>(seq), entries);
+}
+
+}  // namespace hadal::models::deepseek_v32

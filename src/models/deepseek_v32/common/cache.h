@@ -1,0 +1,52 @@
+// The per-sequence state of a V3.2 model (spec deepseek-v32 6): latent rows and indexer keys of every layer, in one
+// pool of slabs with one table a sequence. Every row is addressed by its position; a draft that did not hold is written
+// again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/memory_region.h"
+#include "checkpoint/model_config.h"
+#include "models/kv_layout.h"
+#include "models/model.h"
+#include "ops/tensor.h"
+
+namespace hadal::models::deepseek_v32 {
+
+struct LayerCache {
+  ops::PagedRows latent;      // [Rkv + rope]
+  ops::PagedRows index_keys;  // [Di]; layers with an indexer
+};
+
+class Cache {
+ public:
+  // InvalidArgument for a dtype that `act` excludes, a block size that is no multiple of 16, and fp8 rows of a model
+  // whose latents are not made for them.
+  static absl::Status Check(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
+  // Groups and sizes, before anything is reserved.
+  static KvLayout Layout(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
+  // Bytes that Create would reserve.
+  static size_t Bytes(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
+  static absl::StatusOr<std::unique_ptr<Cache>> Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
+                                                       DType act);
+
+  const KvLayout& layout() const { return layout_; }
+  std::span<int32_t> Table(int32_t seq);
+  // Main layers, then MTP blocks.
+  const LayerCache& layer(int64_t i) const { return layers_[i]; }
+
+ private:
+  Cache() = default;
+
+  KvLayout layout_;
+  std::vector<LayerCache> layers_;
+  std::vector<int32_t> table_;  // [max_seqs, table_blocks]
+  MemoryRegion memory_;
+};
+
+}  // namespace hadal::models::deepseek_v32

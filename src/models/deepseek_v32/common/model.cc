@@ -1,0 +1,350 @@
+#include "models/deepseek_v32/common/model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/status.h"
+#include "models/rope.h"
+#include "models/step.h"
+
+namespace hadal::models::deepseek_v32 {
+
+using checkpoint::ModelConfig;
+using ops::InputQuant;
+using ops::LinearTarget;
+
+namespace {
+
+constexpr float kLayerNormEps = 1e-6f;  // of the indexer's keys (spec 3.1)
+
+// Buffers for max_batch_tokens rows, carved from `base`; returns the bytes used. Null only counts.
+size_t CarveStepBuffers(const ModelConfig& c, const ModelLimits& limits, DType act, std::byte* base, StepBuffers& out) {
+  const int64_t t = limits.max_batch_tokens;
+  const int64_t heads = c.num_attention_heads;
+  const int64_t row = c.kv_lora_rank + c.qk_rope_head_dim;
+  size_t used = 0;
+  const auto take = [&](int64_t bytes) {
+    std::byte* p = base == nullptr ? nullptr : base + used;
+    used += (static_cast<size_t>(bytes) + 63) / 64 * 64;
+    return p;
+  };
+  const auto tensor = [&](int64_t rows, int64_t cols, DType dtype) {
+    return ops::MakeTensor(take(DTypeBytes(dtype, rows * cols)), dtype, rows, cols);
+  };
+  const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(take(n * 4)); };
+  const auto ints = [&](int64_t n) { return reinterpret_cast<int32_t*>(take(n * 4)); };
+  for (ops::Tensor* buffer : {&out.residual, &out.x, &out.y, &out.hidden, &out.observed}) {
+    *buffer = tensor(t, c.hidden_size, act);
+  }
+  if (c.num_mtp_layers > 0) out.draft_in = tensor(t, 2 * c.hidden_size, act);
+  out.q_latent = tensor(t, c.q_lora_rank, act);
+  out.q = tensor(t, heads * (c.qk_nope_head_dim + c.qk_rope_head_dim), act);
+  out.absorbed = tensor(t, heads * row, act);
+  out.kv = tensor(t, row, act);
+  out.latent_out = tensor(t, heads * c.kv_lora_rank, act);
+  out.heads_out = tensor(t, heads * c.v_head_dim, act);
+  if (c.index_topk > 0) {
+    out.index_q = tensor(t, c.index_n_heads * c.index_head_dim, act);
+    out.index_k = tensor(t, c.index_head_dim, act);
+    out.index_weights = tensor(t, c.index_n_heads, DType::kF32);
+    out.topk = ints(t * c.index_topk);
+  }
+  out.gate_logits = tensor(t, c.n_routed_experts, DType::kF32);
+  out.experts = ints(t * c.num_experts_per_tok);
+  out.expert_weights = floats(t * c.num_experts_per_tok);
+  out.cos = floats(t * c.qk_rope_head_dim / 2);
+  out.sin = floats(t * c.qk_rope_head_dim / 2);
+  out.head_in = tensor(limits.max_logit_rows, c.hidden_size, act);
+  return used;
+}
+
+ops::WorkspaceSpec WorkspaceFor(const ModelConfig& c, const ModelLimits& limits) {
+  const int64_t heads = c.num_attention_heads;
+  ops::WorkspaceSpec spec;
+  spec.max_tokens = std::max(limits.max_batch_tokens, limits.max_logit_rows);
+  spec.hidden = c.hidden_size;
+  spec.hc_mult = 1;
+  spec.max_linear_k =
+      std::max({2 * c.hidden_size, c.q_lora_rank, heads * c.v_head_dim, c.moe_intermediate_size, c.intermediate_size});
+  spec.max_linear_n = std::max({heads * (c.qk_nope_head_dim + c.qk_rope_head_dim), c.vocab_size,
+                                c.index_n_heads * c.index_head_dim, c.intermediate_size});
+  spec.heads = heads;
+  spec.head_dim = c.kv_lora_rank + c.qk_rope_head_dim;
+  spec.experts = c.n_routed_experts;
+  spec.experts_per_token = c.num_experts_per_tok;
+  spec.moe_intermediate = c.moe_intermediate_size;
+  spec.dense_intermediate = c.intermediate_size;
+  spec.max_attended_rows = c.index_topk > 0 ? std::min(c.index_topk, limits.max_context) : limits.max_context;
+  spec.max_compressed_rows = c.index_topk > 0 ? limits.max_context : 0;
+  spec.index_heads = c.index_n_heads;
+  spec.index_head_dim = c.index_head_dim;
+  return spec;
+}
+
+absl::Status CheckConfig(const ModelConfig& c, const ModelLimits& limits) {
+  if (limits.max_seqs < 1 || limits.max_context < 1 || limits.max_batch_tokens < 1 || limits.max_logit_rows < 1) {
+    return InvalidArgument("limits must be positive: {} sequences of {} positions, {} rows per step, {} rows of logits",
+                           limits.max_seqs, limits.max_context, limits.max_batch_tokens, limits.max_logit_rows);
+  }
+  if (limits.max_context > c.max_position_embeddings) {
+    return InvalidArgument("a context of {} positions was asked for; the model was made for at most {}",
+                           limits.max_context, c.max_position_embeddings);
+  }
+  for (const auto& [name, value] : {std::pair<const char*, int64_t>{"hidden_size", c.hidden_size},
+                                    {"q_lora_rank", c.q_lora_rank},
+                                    {"qk_rope_head_dim", c.qk_rope_head_dim},
+                                    {"moe_intermediate_size", c.moe_intermediate_size},
+                                    {"intermediate_size", c.intermediate_size}}) {
+    if (value % 64 != 0) return Unimplemented("{} is {}; multiples of 64 are implemented", name, value);
+  }
+  if (c.indexer_rope_interleave) return Unimplemented("indexer_rope_interleave: expected false");
+  if (c.index_topk > 0 && c.index_head_dim < c.qk_rope_head_dim) {
+    return Unimplemented("index_head_dim is {}; expected at least qk_rope_head_dim, which is {}", c.index_head_dim,
+                         c.qk_rope_head_dim);
+  }
+  if (c.index_topk > 0 && !c.has_indexer(0)) {
+    return InvalidArgument("layer 0 has no indexer and no layer before it whose choice it could share");
+  }
+  if (c.n_group < 1 || c.n_routed_experts % c.n_group != 0 || c.topk_group > c.n_group) {
+    return InvalidArgument("{} experts in {} groups, {} of them chosen: expected equal groups", c.n_routed_experts,
+                           c.n_group, c.topk_group);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+float SoftmaxScale(const ModelConfig& config) {
+  const auto dims = static_cast<double>(config.qk_nope_head_dim + config.qk_rope_head_dim);
+  const checkpoint::RopeScaling& rope = config.rope_scaling;
+  double m = 1;
+  if (rope.yarn && rope.factor > 1 && rope.mscale_all_dim != 0)
+    m = 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1;
+  return static_cast<float>(m * m / std::sqrt(dims));
+}
+
+Model::Model(const ModelConfig& config, std::unique_ptr<ops::Ops> ops, const ModelLimits& limits)
+    : config_(config),
+      limits_(limits),
+      ops_(std::move(ops)),
+      freqs_(YarnFrequencies(config.rope_theta, config.qk_rope_head_dim, config.rope_scaling)) {}
+
+ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
+  StepBuffers unused;
+  ModelMemory memory;
+  memory.cache = Cache::Bytes(config, limits, ops.act());
+  memory.scratch = CarveStepBuffers(config, limits, ops.act(), nullptr, unused) +
+                   ops.WorkspaceBytes(WorkspaceFor(config, limits)) + SplitKvBBytes(config);
+  memory.layout = Cache::Layout(config, limits, ops.act());
+  return memory;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSource& weights,
+                                                     std::unique_ptr<ops::Ops> ops, const ModelLimits& limits) {
+  HADAL_RETURN_IF_ERROR(CheckConfig(weights.config(), limits));
+  std::unique_ptr<Model> model(new Model(weights.config(), std::move(ops), limits));
+  const ModelConfig& c = model->config_;
+  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights));
+  HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, model->ops_->act()));
+  HADAL_RETURN_IF_ERROR(model->ops_->Reserve(WorkspaceFor(c, limits)));
+  const size_t bytes = CarveStepBuffers(c, limits, model->ops_->act(), nullptr, model->buffers_);
+  HADAL_ASSIGN_OR_RETURN(model->memory_, MemoryRegion::Map(bytes, "the buffers of a step"));
+  CarveStepBuffers(c, limits, model->ops_->act(), model->memory_.data(), model->buffers_);
+  return model;
+}
+
+void Model::PrepareStep(const StepInput& step) {
+  const auto tokens = static_cast<int64_t>(step.ids.size());
+  batch_ = {tokens, step.ids.data(), step.positions.data(), step.seqs.data()};
+  step_ = buffers_;
+  for (ops::Tensor* t : {&step_.residual, &step_.x, &step_.y, &step_.hidden, &step_.draft_in, &step_.q_latent, &step_.q,
+                         &step_.absorbed, &step_.kv, &step_.latent_out, &step_.heads_out, &step_.index_q,
+                         &step_.index_k, &step_.index_weights, &step_.gate_logits, &step_.observed}) {
+    t->rows = tokens;
+  }
+  ops_->ComputeRopeAngles(batch_, freqs_, step_.cos, step_.sin);
+}
+
+absl::Status Model::Forward(const StepInput& step) {
+  HADAL_RETURN_IF_ERROR(CheckStep(step, config_, limits_));
+  if (!step.embeddings.empty()) return InvalidArgument("embeddings: DeepSeek V3.2 takes token ids only");
+  PrepareStep(step);
+  ops_->Embed(batch_, weights_->embed, 1, step_.residual);
+  ObserveStreams(-1, false, step.observer);
+  for (size_t i = 0; i < weights_->layers.size(); ++i) {
+    RunLayer(static_cast<int64_t>(i), weights_->layers[i], i == 0, step.observer);
+  }
+  FinishNorm(weights_->norm);
+  Logits(step, weights_->head);
+  ops_->Synchronize();
+  return absl::OkStatus();
+}
+
+// The hidden states of the last step stand in buffers_.hidden.
+absl::Status Model::Draft(int block, const StepInput& step) {
+  if (block < 0 || block >= static_cast<int>(weights_->mtp.size())) {
+    return Unimplemented("draft block {}; the checkpoint has {}", block, weights_->mtp.size());
+  }
+  HADAL_RETURN_IF_ERROR(CheckStep(step, config_, limits_));
+  PrepareStep(step);
+  const MtpWeights& mtp = weights_->mtp[block];
+  GatherRows(step.source_rows, step_.hidden);
+  ops_->Embed(batch_, weights_->embed, 1, step_.x);
+  ops_->MtpNorm(
+      {step_.x, step_.hidden, mtp.enorm, mtp.hnorm, static_cast<float>(config_.rms_norm_eps), batch_, step_.draft_in});
+  ops_->Linear(step_.draft_in, std::array{LinearTarget{&mtp.eh_proj, step_.residual, InputQuant::kNone}});
+  const int64_t layer = config_.num_hidden_layers + block;
+  ObserveStreams(layer - 1, false, step.observer);
+  RunLayer(layer, mtp.layer, true, step.observer);
+  FinishNorm(mtp.norm);
+  Logits(step, mtp.head);
+  ops_->Synchronize();
+  return absl::OkStatus();
+}
+
+void Model::ObserveStreams(int64_t layer, bool with_output, StepObserver* observer) {
+  if (observer == nullptr) return;
+  std::memcpy(step_.observed.data, step_.residual.data,
+              DTypeBytes(step_.residual.dtype, step_.residual.rows * step_.residual.cols));
+  if (with_output) ops_->Add(step_.observed, step_.y);
+  observer->OnStreams(static_cast<int>(layer), step_.observed);
+}
+
+void Model::RunLayer(int64_t index, const LayerWeights& layer, bool first, StepObserver* observer) {
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  if (first) {
+    ops_->RmsNorm(step_.residual, layer.input_norm, eps, step_.x);
+  } else {
+    ops_->AddRmsNorm({step_.y, step_.residual, layer.input_norm, eps, step_.x});
+  }
+  Attention(index, layer, observer);
+  ops_->AddRmsNorm({step_.y, step_.residual, layer.post_norm, eps, step_.x});
+  FeedForward(index, layer, observer);
+  ObserveStreams(index, true, observer);
+}
+
+void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* observer) {
+  const AttentionWeights& attn = layer.attn;
+  const LayerCache& cache = cache_->layer(index);
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const int64_t heads = config_.num_attention_heads;
+  const int64_t query_dim = config_.qk_nope_head_dim + config_.qk_rope_head_dim;
+  const int64_t row_dim = config_.kv_lora_rank + config_.qk_rope_head_dim;
+  const ops::RopeAngles rope = {step_.cos, step_.sin, config_.qk_rope_head_dim / 2};
+  const std::array<LinearTarget, 4> inputs = {
+      LinearTarget{&attn.q_a, step_.q_latent, InputQuant::kFp8}, LinearTarget{&attn.kv_a, step_.kv, InputQuant::kFp8},
+      LinearTarget{&attn.indexer.wk, step_.index_k, InputQuant::kFp8},
+      LinearTarget{&attn.indexer.weights_proj, step_.index_weights, InputQuant::kNone}};
+  ops_->Linear(step_.x, {inputs.data(), layer.has_indexer ? size_t{4} : size_t{2}});
+  ops_->RmsNorm(step_.q_latent, attn.q_norm, eps, step_.q_latent);
+  const std::array<LinearTarget, 2> queries = {LinearTarget{&attn.q_b, step_.q, InputQuant::kFp8},
+                                               LinearTarget{&attn.indexer.wq_b, step_.index_q, InputQuant::kFp8}};
+  ops_->Linear(step_.q_latent, {queries.data(), layer.has_indexer ? size_t{2} : size_t{1}});
+  ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, batch_, cache.latent, false});
+  if (layer.has_indexer) ChooseRows(index, layer, cache, observer);
+
+  // Queries in the space of the latents: the absorbed part, then the rotary one.
+  ops_->GroupedLinear({step_.q, &attn.key_up, heads, step_.absorbed, query_dim, row_dim});
+  ops_->RopeTail({step_.q, heads, query_dim, rope, step_.absorbed, row_dim});
+  ops::SparseAttentionArgs args;
+  args.q = step_.absorbed;
+  args.heads = heads;
+  args.head_dim = row_dim;
+  args.value_dim = config_.kv_lora_rank;
+  args.softmax_scale = SoftmaxScale(config_);
+  args.round_probabilities = true;
+  args.batch = batch_;
+  args.compressed = cache.latent;
+  args.ratio = 1;
+  args.topk = config_.index_topk > 0 ? step_.topk : nullptr;
+  args.topk_stride = config_.index_topk;
+  args.out = step_.latent_out;
+  ops_->SparseAttention(args);
+  ops_->GroupedLinear({step_.latent_out, &attn.value_up, heads, step_.heads_out});
+  ops_->Linear(step_.heads_out, std::array{LinearTarget{&attn.o, step_.y, InputQuant::kFp8}});
+}
+
+// Keys are stored whether or not there is anything to choose from yet (spec 3.6, top-k contract 1).
+void Model::ChooseRows(int64_t index, const LayerWeights& layer, const LayerCache& cache, StepObserver* observer) {
+  const ops::RopeAngles rope = {step_.cos, step_.sin, config_.qk_rope_head_dim / 2};
+  const IndexerWeights& indexer = layer.attn.indexer;
+  ops_->IndexerKeyStore({step_.index_k, indexer.k_norm, indexer.k_bias, kLayerNormEps, rope, batch_, cache.index_keys});
+  ops_->IndexerQuery({step_.index_q, config_.index_n_heads, config_.index_head_dim, rope, ops::IndexerStyle::kV32});
+  ops::IndexerTopkArgs args;
+  args.q = step_.index_q;
+  args.weights = step_.index_weights;
+  args.heads = config_.index_n_heads;
+  args.head_dim = config_.index_head_dim;
+  args.ratio = 1;
+  args.top_k = config_.index_topk;
+  args.batch = batch_;
+  args.keys = cache.index_keys;
+  args.out = step_.topk;
+  args.style = ops::IndexerStyle::kV32;
+  if (observer != nullptr) {
+    args.scores_stride = limits_.max_context;
+    observed_scores_.resize(static_cast<size_t>(batch_.tokens * args.scores_stride));
+    args.scores = observed_scores_.data();
+  }
+  ops_->IndexerTopk(args);
+  if (observer != nullptr) observer->OnIndex(static_cast<int>(index), args.scores, args.scores_stride, step_.topk);
+}
+
+void Model::FeedForward(int64_t index, const LayerWeights& layer, StepObserver* observer) {
+  ops::MoeExpertsArgs experts;
+  experts.x = step_.x;
+  experts.weigh_outputs = true;
+  experts.out = step_.y;
+  if (!layer.is_moe) {
+    experts.shared = &layer.dense;
+    ops_->MoeExperts(experts);
+    return;
+  }
+  ops_->Linear(step_.x, std::array{LinearTarget{&layer.gate, step_.gate_logits, InputQuant::kNone}});
+  ops::MoeRouteArgs route;
+  route.logits = step_.gate_logits;
+  route.bias = layer.bias;
+  route.experts_per_token = config_.num_experts_per_tok;
+  route.scale = static_cast<float>(config_.routed_scaling_factor);
+  route.scores = config_.scoring_func == checkpoint::ScoringFunc::kSigmoid ? ops::RouterScores::kSigmoid
+                                                                           : ops::RouterScores::kSqrtSoftplus;
+  route.groups = config_.n_group;
+  route.topk_groups = config_.topk_group;
+  route.normalise = config_.norm_topk_prob;
+  route.batch = batch_;
+  route.experts = step_.experts;
+  route.weights = step_.expert_weights;
+  ops_->MoeRoute(route);
+  if (observer != nullptr) {
+    observer->OnRoute(static_cast<int>(index), step_.gate_logits, step_.experts, step_.expert_weights);
+  }
+  experts.experts = step_.experts;
+  experts.weights = step_.expert_weights;
+  experts.experts_per_token = config_.num_experts_per_tok;
+  experts.routed = layer.experts;
+  experts.shared = &layer.shared;
+  ops_->MoeExperts(experts);
+}
+
+void Model::FinishNorm(const ops::Vector& norm) {
+  ops_->AddRmsNorm({step_.y, step_.residual, norm, static_cast<float>(config_.rms_norm_eps), step_.hidden});
+}
+
+void Model::Logits(const StepInput& step, const ops::LinearWeight& head) {
+  if (step.logit_rows.empty()) return;
+  ops::Tensor z = step_.head_in;
+  z.rows = static_cast<int64_t>(step.logit_rows.size());
+  const int64_t bytes = DTypeBytes(z.dtype, z.cols);
+  for (int64_t i = 0; i < z.rows; ++i) {
+    std::memcpy(static_cast<std::byte*>(z.data) + i * bytes,
+                static_cast<const std::byte*>(step_.hidden.data) + step.logit_rows[i] * bytes,
+                static_cast<size_t>(bytes));
+  }
+  const ops::Tensor logits = ops::MakeTensor(step.logits, DType::kF32, z.rows, config_.vocab_size);
+  ops_->Linear(z, std::array{LinearTarget{&head, logits, InputQuant::kNone}});
+}
+
+}  // namespace hadal::models::deepseek_v32

@@ -1,0 +1,95 @@
+// The forward pass of DeepSeek V3.2, V3 and R1, written once for all platforms as calls to ops::Ops (spec deepseek-v32
+// 3 and 5).
+//
+// Attention runs in its absorbed form over latent rows, in prefill as in decode: a row then has the same bits whether
+// it was computed in a prompt or as an answer (spec 3.5; docs/numerics.md).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/memory_region.h"
+#include "checkpoint/tensor_entry.h"
+#include "models/deepseek_v32/common/cache.h"
+#include "models/deepseek_v32/common/weights.h"
+#include "models/model.h"
+
+namespace hadal::models::deepseek_v32 {
+
+// Softmax scale of attention: (nope + rope)^-1/2, times the square of YaRN's 0.1*mscale_all_dim*ln(factor) + 1 (spec
+// 3.4).
+float SoftmaxScale(const checkpoint::ModelConfig& config);
+
+// Buffers of one step.
+struct StepBuffers {
+  ops::Tensor residual;             // [T, d]
+  ops::Tensor x;                    // [T, d] input of a sub-block
+  ops::Tensor y;                    // [T, d] its output
+  ops::Tensor hidden;               // [T, d] behind the last norm: what heads and MTP blocks read
+  ops::Tensor draft_in;             // [T, 2*d]; with MTP
+  ops::Tensor q_latent;             // [T, Rq]
+  ops::Tensor q;                    // [T, H*(nope + rope)]
+  ops::Tensor absorbed;             // [T, H*(Rkv + rope)]
+  ops::Tensor kv;                   // [T, Rkv + rope]
+  ops::Tensor latent_out;           // [T, H*Rkv]
+  ops::Tensor heads_out;            // [T, H*v]
+  ops::Tensor index_q;              // [T, Hi*Di]
+  ops::Tensor index_k;              // [T, Di]
+  ops::Tensor index_weights;        // f32 [T, Hi]
+  int32_t* topk = nullptr;          // [T, Kt]; layers without an indexer read the last choice
+  ops::Tensor gate_logits;          // f32 [T, E]
+  int32_t* experts = nullptr;       // [T, k]
+  float* expert_weights = nullptr;  // [T, k]
+  float* cos = nullptr;             // [T, rope/2]
+  float* sin = nullptr;             // [T, rope/2]
+  ops::Tensor head_in;              // [R, d]
+  ops::Tensor observed;             // [T, d]
+};
+
+class Model final : public models::Model {
+ public:
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const checkpoint::WeightSource& weights,
+                                                       std::unique_ptr<ops::Ops> ops, const ModelLimits& limits);
+  // What Create would reserve beside the weights; the split kv_b counts as scratch.
+  static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits);
+
+  const checkpoint::ModelConfig& config() const override { return config_; }
+  const ModelLimits& limits() const override { return limits_; }
+  ModelMemory memory() const override { return Plan(config_, *ops_, limits_); }
+  ops::Ops& ops() override { return *ops_; }
+  const KvLayout& kv_layout() const override { return cache_->layout(); }
+  std::span<int32_t> BlockTable(int64_t /*group*/, int32_t seq) override { return cache_->Table(seq); }
+
+  absl::Status Forward(const StepInput& step) override;
+  absl::Status Draft(int block, const StepInput& step) override;
+
+ private:
+  Model(const checkpoint::ModelConfig& config, std::unique_ptr<ops::Ops> ops, const ModelLimits& limits);
+
+  void PrepareStep(const StepInput& step);
+  // The layer's sub-blocks: from `residual` (and y, unless it is the first) to residual and y.
+  void RunLayer(int64_t index, const LayerWeights& layer, bool first, StepObserver* observer);
+  void Attention(int64_t index, const LayerWeights& layer, StepObserver* observer);
+  void ChooseRows(int64_t index, const LayerWeights& layer, const LayerCache& cache, StepObserver* observer);
+  void FeedForward(int64_t index, const LayerWeights& layer, StepObserver* observer);
+  // hidden = RMSNorm(y + residual).
+  void FinishNorm(const ops::Vector& norm);
+  void Logits(const StepInput& step, const ops::LinearWeight& head);
+  void ObserveStreams(int64_t layer, bool with_output, StepObserver* observer);
+
+  checkpoint::ModelConfig config_;
+  ModelLimits limits_;
+  std::unique_ptr<ops::Ops> ops_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<Cache> cache_;
+  std::vector<float> freqs_;
+  MemoryRegion memory_;
+  StepBuffers buffers_;  // sized for max_batch_tokens
+  StepBuffers step_;     // the same, cut to the rows of this step
+  ops::BatchRows batch_;
+  std::vector<float> observed_scores_;  // only when a step is observed
+};
+
+}  // namespace hadal::models::deepseek_v32

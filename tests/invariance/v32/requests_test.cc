@@ -1,0 +1,281 @@
+// Requests to V3.2 models get the same tokens and the same log-probabilities to the bit, however the runtime serves
+// them. The models: a small one of random weights, made here, and where HADAL_VECTORS has it models/tiny-v32, which is
+// trained and whose drafts hold.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "checkpoint/synth.h"
+#include "runtime/engine.h"
+#include "support/paths.h"
+
+namespace hadal::test {
+namespace {
+
+namespace fs = std::filesystem;
+using runtime::Engine;
+using runtime::EngineOptions;
+using runtime::GenerateRequest;
+using runtime::GenerateResult;
+
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  if (!value.ok()) throw std::runtime_error(value.status().ToString());
+  return *std::move(value);
+}
+
+constexpr int64_t kContext = 1152;
+
+// Longer than the choice of the indexer, 64 rows, so that it matters; dense and MoE layers, an MTP block.
+std::string SyntheticModel() {
+  static const std::string* dir = [] {
+    std::string name = (fs::temp_directory_path() / "hadal-v32-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
+    checkpoint::ConfigOverrides small;
+    small.num_hidden_layers = 3;
+    small.num_mtp_layers = 1;
+    small.hidden_size = 256;
+    small.num_attention_heads = 4;
+    small.q_lora_rank = 128;
+    small.moe_intermediate_size = 128;
+    small.n_routed_experts = 16;
+    small.num_experts_per_tok = 4;
+    small.vocab_size = 1536;
+    small.index_topk = 64;
+    small.intermediate_size = 512;
+    small.first_k_dense_replace = 1;
+    const auto config = Value(checkpoint::ApplyOverrides(Value(checkpoint::PresetConfig("v3.2")), small));
+    Value(checkpoint::WriteSyntheticCheckpoint(config, name, {}));
+    return new std::string(name);
+  }();
+  return *dir;
+}
+
+struct ModelParam {
+  std::string name;
+  std::string (*dir)();
+};
+void PrintTo(const ModelParam& p, std::ostream* os) { *os << p.name; }
+
+std::vector<ModelParam> Models() {
+  std::vector<ModelParam> models = {{"synthetic", SyntheticModel}};
+  const auto trained = [] { return FullVectors("../models/tiny-v32").value_or(""); };
+  if (fs::exists(trained())) models.push_back({"tiny_v32", trained});
+  return models;
+}
+
+struct Answer {
+  std::vector<int32_t> ids;
+  std::vector<std::pair<int32_t, float>> logprobs;
+  runtime::FinishReason reason = runtime::FinishReason::kStop;
+  bool operator==(const Answer&) const = default;
+};
+
+class RequestsV32 : public testing::TestWithParam<ModelParam> {
+ protected:
+  void SetUp() override {
+    EngineOptions options;
+    options.executor.kv.prefix_cache = false;
+    const auto engine = Load(options);
+    requests_ = Requests(engine->end_tokens());
+    for (size_t i = 0; i < requests_.size(); ++i) want_.push_back(Serve(engine.get(), {i})[i]);
+  }
+  static void TearDownTestSuite() { fs::remove_all(SyntheticModel()); }
+
+  std::unique_ptr<Engine> Load(EngineOptions options, int threads = 1) {
+    options.max_model_len = kContext;
+    options.model.threads = threads;
+    options.check_logits = false;
+    options.tokenizer = BundledModel();
+    return Value(Engine::Load(GetParam().dir(), std::move(options)));
+  }
+
+  static std::vector<GenerateRequest> Requests(const std::vector<int32_t>& ends) {
+    std::vector<GenerateRequest> requests;
+    std::mt19937 random(23);
+    std::vector<int32_t> text(kContext);
+    for (int32_t& id : text) id = static_cast<int32_t>(3 + random() % 1200);
+    for (const size_t length : {1, 2, 5, 63, 64, 65, 66, 127, 128, 129, 191, 255, 256, 257, 300, 511, 513, 640, 1000}) {
+      GenerateRequest request;
+      const auto number = static_cast<int>(requests.size());
+      // Half of them share a prefix.
+      const auto from = static_cast<std::ptrdiff_t>(number % 2 == 0 ? 0 : number);
+      request.prompt.assign(text.begin() + from, text.begin() + from + static_cast<std::ptrdiff_t>(length));
+      request.end_tokens = ends;
+      request.max_tokens = 20;
+      request.sampling.logprobs = 2;
+      request.sampling.seed = static_cast<uint64_t>(number);
+      request.sampling.temperature = number % 3 == 0 ? 0.0 : 0.9;
+      if (number % 4 == 1) request.sampling.top_p = 0.8;
+      if (number % 5 == 2) request.sampling.frequency_penalty = 0.7;
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+
+  std::vector<Answer> Serve(Engine* engine, const std::vector<size_t>& order, int64_t* cached = nullptr) {
+    std::vector<Answer> answers(requests_.size());
+    size_t done = 0;
+    for (const size_t i : order) {
+      runtime::RequestCallbacks callbacks;
+      callbacks.on_events = [](const auto&) { return true; };
+      callbacks.on_done = [&, i](absl::StatusOr<GenerateResult> result) {
+        ASSERT_TRUE(result.ok()) << result.status();
+        answers[i] = {result->token_ids, {}, result->finish_reason};
+        for (const runtime::TokenStep& step : result->logprobs) {
+          answers[i].logprobs.emplace_back(step.id, step.logprob);
+          for (const runtime::TokenLogprob& top : step.top) answers[i].logprobs.emplace_back(top.id, top.logprob);
+        }
+        if (cached != nullptr) *cached += result->cached_tokens;
+        ++done;
+      };
+      Value(engine->executor().Submit(requests_[i], std::move(callbacks)));
+    }
+    while (engine->executor().Step()) {
+    }
+    EXPECT_EQ(done, order.size());
+    EXPECT_EQ(engine->executor().cache().available(), engine->executor().cache().slabs());
+    EXPECT_TRUE(engine->executor().cache().Consistent());
+    return answers;
+  }
+
+  std::vector<size_t> All() const {
+    std::vector<size_t> order(requests_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    return order;
+  }
+  void ExpectSame(const std::vector<Answer>& got, const std::vector<size_t>& order, const std::string& what) {
+    for (const size_t i : order) {
+      EXPECT_EQ(got[i].ids, want_[i].ids) << what << ", request " << i;
+      EXPECT_TRUE(got[i] == want_[i]) << what << ", request " << i << ": other log-probabilities";
+    }
+  }
+
+  std::vector<GenerateRequest> requests_;
+  std::vector<Answer> want_;
+};
+INSTANTIATE_TEST_SUITE_P(Models, RequestsV32, testing::ValuesIn(Models()), [](const auto& p) { return p.param.name; });
+
+TEST_P(RequestsV32, InBatches) {
+  for (const int64_t seqs : {2, 5, 16}) {
+    EngineOptions options;
+    options.max_seqs = seqs;
+    options.executor.kv.prefix_cache = false;
+    const auto engine = Load(options);
+    std::vector<size_t> order = All();
+    std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<uint32_t>(seqs)));
+    ExpectSame(Serve(engine.get(), order), order, fmt::format("{} at once", seqs));
+  }
+}
+
+TEST_P(RequestsV32, InChunks) {
+  for (const int64_t chunk : {1, 7, 64, 128}) {
+    EngineOptions options;
+    options.max_seqs = 8;
+    options.max_batch_tokens = chunk;
+    options.executor.kv.prefix_cache = false;
+    const auto engine = Load(options);
+    std::vector<size_t> order;
+    for (const size_t i : All()) {
+      if (chunk >= 64 || requests_[i].prompt.size() <= 300) order.push_back(i);
+    }
+    ExpectSame(Serve(engine.get(), order), order, fmt::format("chunks of {}", chunk));
+  }
+}
+
+TEST_P(RequestsV32, ByTwoThreads) {
+  EngineOptions options;
+  options.max_seqs = 8;
+  const auto engine = Load(options, 2);
+  ExpectSame(Serve(engine.get(), All()), All(), "two threads");
+}
+
+TEST_P(RequestsV32, BehindACachedPrefix) {
+  for (const int64_t block : {16, 64, 256}) {
+    EngineOptions options;
+    options.max_seqs = 4;
+    options.block_size = block;
+    const auto engine = Load(options);
+    ExpectSame(Serve(engine.get(), All()), All(), "cold");
+    int64_t cached = 0;
+    ExpectSame(Serve(engine.get(), All(), &cached), All(), "warm");
+    EXPECT_GT(cached, 2000);
+  }
+}
+
+TEST_P(RequestsV32, Preempted) {
+  for (const bool prefix : {true, false}) {
+    EngineOptions options;
+    options.max_seqs = 8;
+    options.executor.kv.prefix_cache = prefix;
+    const auto engine = Load(options);
+    std::mt19937 random(17);
+    engine->executor().SetPreemptionSource([&](const std::vector<int64_t>& running) {
+      std::vector<int64_t> some;
+      for (const int64_t id : running) {
+        if (random() % 20 == 0) some.push_back(id);
+      }
+      return some;
+    });
+    ExpectSame(Serve(engine.get(), All()), All(), "preempted");
+    EXPECT_GT(engine->executor().stats().preemptions, 5);
+  }
+}
+
+TEST_P(RequestsV32, WithDrafts) {
+  for (int64_t k = 1; k <= 4; ++k) {
+    EngineOptions options;
+    options.max_seqs = 8;
+    options.num_speculative_tokens = k;
+    const auto engine = Load(options);
+    ExpectSame(Serve(engine.get(), All()), All(), fmt::format("{} drafts", k));
+    ExpectSame(Serve(engine.get(), All()), All(), fmt::format("{} drafts, warm", k));
+    EXPECT_GT(engine->executor().stats().draft_tokens, 100);
+    if (GetParam().name == "tiny_v32") {
+      EXPECT_GT(engine->executor().stats().accepted_tokens, 50);
+    }
+  }
+}
+
+TEST_P(RequestsV32, WithUselessDrafts) {
+  EngineOptions options;
+  options.max_seqs = 8;
+  options.num_speculative_tokens = 3;
+  const auto engine = Load(options);
+  std::mt19937 random(5);
+  engine->executor().SetDraftSource([&](std::span<const int32_t> /*tokens*/, int64_t count) {
+    std::vector<int32_t> drafts(static_cast<size_t>(random() % (count + 1)));
+    for (int32_t& id : drafts) id = static_cast<int32_t>(random() % 1536);
+    return drafts;
+  });
+  ExpectSame(Serve(engine.get(), All()), All(), "useless drafts");
+}
+
+// Rows of 656 bytes have answers of their own, which are the same however they are served.
+TEST_P(RequestsV32, PackedRowsAllOfItTogether) {
+  EngineOptions alone;
+  alone.kv_cache_dtype = "fp8";
+  alone.executor.kv.prefix_cache = false;
+  const auto engine = Load(alone);
+  for (size_t i = 0; i < requests_.size(); ++i) want_[i] = Serve(engine.get(), {i})[i];
+  EngineOptions options = alone;
+  options.max_seqs = 6;
+  options.max_batch_tokens = 96;
+  options.block_size = 64;
+  options.num_speculative_tokens = 2;
+  options.executor.kv.prefix_cache = true;
+  const auto together = Load(options, 2);
+  std::mt19937 random(3);
+  together->executor().SetPreemptionSource([&](const std::vector<int64_t>& running) {
+    std::vector<int64_t> some;
+    for (const int64_t id : running) {
+      if (random() % 30 == 0) some.push_back(id);
+    }
+    return some;
+  });
+  for (int round = 0; round < 2; ++round) ExpectSame(Serve(together.get(), All()), All(), "all of it");
+}
+
+}  // namespace
+}  // namespace hadal::test
