@@ -1,9 +1,10 @@
-// How fast does a whole model decode and prefill? A V4-Flash-shaped slice: the published widths, four layers of ratios
-// 0, 4, 128, 4 and 32 experts, random weights made in memory. Prints tokens/s, the bytes a decoded token has to read
-// and the share of the memory bandwidth that this is, measured in the same run.
+// How fast does a whole model decode and prefill? A slice of a published shape: its widths, four layers and 32 experts,
+// random weights made in memory. Of V4 the layers have the ratios 0, 4, 128, 4; of V3.2 the first is dense. Prints
+// tokens/s, the bytes a decoded token has to read and the share of the memory bandwidth that this is, measured in the
+// same run.
 //
-//   model_bench [--threads N] [--isa ...] [--prefill 512] [--decode 64] [--ratios 0,4,128,4] [--experts 32] [--chunk
-//   512]
+//   model_bench [--preset v4-flash] [--threads N] [--isa ...] [--prefill 512] [--decode 64] [--ratios 0,4,128,4]
+//               [--layers 4] [--experts 32] [--chunk 512]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -19,6 +20,8 @@ namespace hadal::bench {
 namespace {
 
 struct Settings {
+  std::string preset = "v4-flash";
+  int64_t layers = 4;  // of V3.2
   int threads = 0;
   std::string isa = "auto";
   int64_t prefill = 512;
@@ -35,7 +38,9 @@ double BytesPerToken(const checkpoint::DummyWeights& weights) {
   const checkpoint::ModelConfig& c = weights.config();
   double bytes = 0;
   for (const checkpoint::TensorEntry& entry : weights.tensors()) {
-    if (entry.name == "embed.weight" || entry.name.find("tid2eid") != std::string::npos) continue;
+    if (entry.name == "embed.weight" || entry.name == "embed_tokens.weight" ||
+        entry.name.find("tid2eid") != std::string::npos)
+      continue;
     const bool routed = entry.name.find(".experts.") != std::string::npos;
     bytes += static_cast<double>(entry.bytes) *
              (routed ? static_cast<double>(c.num_experts_per_tok) / static_cast<double>(c.n_routed_experts) : 1.0);
@@ -44,13 +49,18 @@ double BytesPerToken(const checkpoint::DummyWeights& weights) {
 }
 
 absl::Status Run(const Settings& s) {
-  HADAL_ASSIGN_OR_RETURN(checkpoint::ModelConfig config, checkpoint::PresetConfig("v4-flash"));
+  HADAL_ASSIGN_OR_RETURN(checkpoint::ModelConfig config, checkpoint::PresetConfig(s.preset));
   checkpoint::ConfigOverrides overrides;
-  overrides.num_hidden_layers = static_cast<int64_t>(s.ratios.size());
   overrides.num_mtp_layers = 0;
-  overrides.num_hash_layers = 1;
   overrides.n_routed_experts = s.experts;
-  overrides.compress_ratios = s.ratios;
+  if (config.family == checkpoint::ModelFamily::kV4) {
+    overrides.num_hidden_layers = static_cast<int64_t>(s.ratios.size());
+    overrides.num_hash_layers = 1;
+    overrides.compress_ratios = s.ratios;
+  } else {
+    overrides.num_hidden_layers = s.layers;
+    overrides.first_k_dense_replace = 1;
+  }
   HADAL_ASSIGN_OR_RETURN(config, checkpoint::ApplyOverrides(config, overrides));
   const int threads = s.threads == 0 ? AvailableCpus() : s.threads;
   HADAL_ASSIGN_OR_RETURN(auto weights, checkpoint::DummyWeights::Create(config, {}, false, threads));
@@ -117,8 +127,10 @@ absl::Status Run(const Settings& s) {
 }  // namespace hadal::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("Decode and prefill of a V4-Flash-shaped slice");
+  CLI::App app("Decode and prefill of a slice of a published shape");
   hadal::bench::Settings s;
+  app.add_option("--preset", s.preset, "published shape: v4-flash, v4-pro, v3.2, ...");
+  app.add_option("--layers", s.layers, "layers of a V3.2 slice");
   app.add_option("--threads", s.threads, "worker threads, 0 for all");
   app.add_option("--isa", s.isa, "widest instruction set");
   app.add_option("--prefill", s.prefill, "prompt tokens");

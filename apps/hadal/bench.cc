@@ -1,5 +1,7 @@
 // hadal bench: how fast this machine serves a model: one batch at a time, as much as goes through, under arriving load,
 // and with what prefixes save.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -56,6 +58,12 @@ struct Sample {
   double ttft() const { return tokens.front() - arrival; }
   double e2e() const { return tokens.back() - arrival; }
 };
+
+int64_t PeakResidentBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
 
 // Nearest rank.
 double Percentile(std::vector<double> values, double p) {
@@ -385,7 +393,9 @@ int RunBench(const BenchFlags& flags) {
   Json report = {{"mode", flags.mode},
                  {"engine", engine->description()},
                  {"cache", engine->CacheDescription()},
-                 {"weights", checkpoint::BytesText(engine->memory_plan().weights())}};
+                 {"weights", checkpoint::BytesText(engine->memory_plan().weights())},
+                 {"planned_bytes", engine->memory_plan().total()},
+                 {"peak_resident_bytes", PeakResidentBytes()}};
   for (const auto& [name, value] : bench.report().items()) report[name] = value;
   std::string out;
   if (flags.json) {

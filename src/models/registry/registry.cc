@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/status.h"
+#include "models/deepseek_v32/amd/traits.h"
 #include "models/deepseek_v32/common/model.h"
+#include "models/deepseek_v32/nvidia/traits.h"
 #include "models/deepseek_v4/amd/vl_shim.h"
 #include "models/deepseek_v4/common/model.h"
 #include "models/deepseek_v4/common/vl/vl_model.h"
@@ -44,6 +46,18 @@ absl::StatusOr<std::unique_ptr<Model>> MakeVl(const checkpoint::WeightSource& we
   return model;
 }
 
+template <const deepseek_v32::Traits& kTraits>
+absl::StatusOr<std::unique_ptr<Model>> MakeV32(const checkpoint::WeightSource& weights, std::unique_ptr<ops::Ops> ops,
+                                               const ModelLimits& limits) {
+  HADAL_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                         deepseek_v32::Model::Create(weights, std::move(ops), limits, kTraits));
+  return model;
+}
+template <const deepseek_v32::Traits& kTraits>
+ModelMemory PlanV32(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
+  return deepseek_v32::Model::Plan(config, ops, limits, kTraits);
+}
+
 constexpr std::array kClasses = {
     ModelClass{"DeepseekV4ForCausalLM", false, "", checkpoint::ModelFamily::kV4, Make<deepseek_v4::Model>,
                deepseek_v4::Model::Plan},
@@ -53,10 +67,14 @@ constexpr std::array kClasses = {
                MakeVl<deepseek_v4::amd::kVlShim>, deepseek_v4::VlModel::Plan},
     ModelClass{"DeepseekV4ForConditionalGeneration", true, "", checkpoint::ModelFamily::kV4,
                MakeVl<deepseek_v4::kPlainShim>, deepseek_v4::VlModel::Plan},
-    ModelClass{"DeepseekV32ForCausalLM", false, "", checkpoint::ModelFamily::kV32, Make<deepseek_v32::Model>,
-               deepseek_v32::Model::Plan},
-    ModelClass{"DeepseekV3ForCausalLM", false, "", checkpoint::ModelFamily::kV3, Make<deepseek_v32::Model>,
-               deepseek_v32::Model::Plan},
+    ModelClass{"DeepseekV32ForCausalLM", false, "cuda", checkpoint::ModelFamily::kV32,
+               MakeV32<deepseek_v32::nvidia::kTraits>, PlanV32<deepseek_v32::nvidia::kTraits>},
+    ModelClass{"DeepseekV32ForCausalLM", false, "hip", checkpoint::ModelFamily::kV32,
+               MakeV32<deepseek_v32::amd::kTraits>, PlanV32<deepseek_v32::amd::kTraits>},
+    ModelClass{"DeepseekV32ForCausalLM", false, "", checkpoint::ModelFamily::kV32, MakeV32<deepseek_v32::kPlainTraits>,
+               PlanV32<deepseek_v32::kPlainTraits>},
+    ModelClass{"DeepseekV3ForCausalLM", false, "", checkpoint::ModelFamily::kV3, MakeV32<deepseek_v32::kPlainTraits>,
+               PlanV32<deepseek_v32::kPlainTraits>},
 };
 
 absl::StatusOr<const ModelClass*> FindClass(const ModelConfig& config, const ModelOptions& options,

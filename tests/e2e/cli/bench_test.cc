@@ -30,6 +30,8 @@ void ExpectDistribution(const json& out, const char* name) {
 TEST(Bench, Latency) {
   const json out = RunBench("latency", {"--num-iters", "2", "--batch-size", "3", "--max-num-seqs", "3"});
   for (const char* name : {"ttft", "inter_token", "e2e"}) ExpectDistribution(out, name);
+  EXPECT_GT(out["peak_resident_bytes"], 10 << 20);
+  EXPECT_LT(out["peak_resident_bytes"], out["planned_bytes"].get<int64_t>() + (256 << 20));
   EXPECT_EQ(out["steps"], 2 * 12) << "three requests share every step";
 }
 

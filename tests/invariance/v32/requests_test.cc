@@ -27,29 +27,46 @@ T Value(absl::StatusOr<T> value) {
 
 constexpr int64_t kContext = 1152;
 
-// Longer than the choice of the indexer, 64 rows, so that it matters; dense and MoE layers, an MTP block.
-std::string SyntheticModel() {
-  static const std::string* dir = [] {
-    std::string name = (fs::temp_directory_path() / "hadal-v32-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
-    checkpoint::ConfigOverrides small;
-    small.num_hidden_layers = 3;
-    small.num_mtp_layers = 1;
-    small.hidden_size = 256;
-    small.num_attention_heads = 4;
-    small.q_lora_rank = 128;
-    small.moe_intermediate_size = 128;
-    small.n_routed_experts = 16;
-    small.num_experts_per_tok = 4;
-    small.vocab_size = 1536;
-    small.index_topk = 64;
-    small.intermediate_size = 512;
-    small.first_k_dense_replace = 1;
-    const auto config = Value(checkpoint::ApplyOverrides(Value(checkpoint::PresetConfig("v3.2")), small));
-    Value(checkpoint::WriteSyntheticCheckpoint(config, name, {}));
-    return new std::string(name);
-  }();
-  return *dir;
+// Dense and MoE layers, an MTP block; prompts are longer than the choice of the indexer, 64 rows, so that it matters.
+// `sparse` false: a V3 model, whose attention sees all rows.
+std::string MakeModel(bool sparse) {
+  std::string name = (fs::temp_directory_path() / "hadal-v32-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
+  checkpoint::ConfigOverrides small;
+  small.num_hidden_layers = 3;
+  small.num_mtp_layers = 1;
+  small.hidden_size = 256;
+  small.num_attention_heads = 4;
+  small.q_lora_rank = 128;
+  small.moe_intermediate_size = 128;
+  small.n_routed_experts = 16;
+  small.num_experts_per_tok = 4;
+  small.vocab_size = 1536;
+  small.index_topk = 64;
+  small.intermediate_size = 512;
+  small.first_k_dense_replace = 1;
+  checkpoint::ModelConfig config = Value(checkpoint::ApplyOverrides(Value(checkpoint::PresetConfig("v3.2")), small));
+  if (!sparse) {
+    config.family = checkpoint::ModelFamily::kV3;
+    config.architecture = "DeepseekV3ForCausalLM";
+    config.index_topk = config.index_n_heads = config.index_head_dim = 0;
+  }
+  Value(checkpoint::WriteSyntheticCheckpoint(config, name, {}));
+  return name;
+}
+// Removed at the end of the program.
+struct Directory {
+  explicit Directory(std::string path) : name(std::move(path)) {}
+  ~Directory() { fs::remove_all(name); }
+  const std::string name;
+};
+std::string SyntheticV32() {
+  static const Directory dir(MakeModel(true));
+  return dir.name;
+}
+std::string SyntheticV3() {
+  static const Directory dir(MakeModel(false));
+  return dir.name;
 }
 
 struct ModelParam {
@@ -59,7 +76,7 @@ struct ModelParam {
 void PrintTo(const ModelParam& p, std::ostream* os) { *os << p.name; }
 
 std::vector<ModelParam> Models() {
-  std::vector<ModelParam> models = {{"synthetic", SyntheticModel}};
+  std::vector<ModelParam> models = {{"synthetic_v32", SyntheticV32}, {"synthetic_v3", SyntheticV3}};
   const auto trained = [] { return FullVectors("../models/tiny-v32").value_or(""); };
   if (fs::exists(trained())) models.push_back({"tiny_v32", trained});
   return models;
@@ -81,7 +98,6 @@ class RequestsV32 : public testing::TestWithParam<ModelParam> {
     requests_ = Requests(engine->end_tokens());
     for (size_t i = 0; i < requests_.size(); ++i) want_.push_back(Serve(engine.get(), {i})[i]);
   }
-  static void TearDownTestSuite() { fs::remove_all(SyntheticModel()); }
 
   std::unique_ptr<Engine> Load(EngineOptions options, int threads = 1) {
     options.max_model_len = kContext;
@@ -156,6 +172,31 @@ class RequestsV32 : public testing::TestWithParam<ModelParam> {
   std::vector<Answer> want_;
 };
 INSTANTIATE_TEST_SUITE_P(Models, RequestsV32, testing::ValuesIn(Models()), [](const auto& p) { return p.param.name; });
+
+// Up to as many rows as the indexer keeps, its choice is all of them: the bits of dense attention.
+class ShortContexts : public RequestsV32 {};
+INSTANTIATE_TEST_SUITE_P(Models, ShortContexts, testing::Values(ModelParam{"synthetic_v3", SyntheticV3}),
+                         [](const auto& p) { return p.param.name; });
+TEST_P(ShortContexts, AreDense) {
+  EngineOptions options;
+  options.max_model_len = kContext;
+  options.model.threads = 1;
+  options.check_logits = false;
+  options.tokenizer = BundledModel();
+  const auto sparse = Value(Engine::Load(SyntheticV32(), options));
+  const std::vector<Answer> answers = Serve(sparse.get(), All());
+  size_t equal = 0, different = 0;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i].prompt.size() + 20 <= 64) {
+      EXPECT_TRUE(answers[i] == want_[i]) << i;
+      ++equal;
+    } else if (requests_[i].prompt.size() > 128) {
+      different += answers[i] == want_[i] ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(equal, 3u);
+  EXPECT_GT(different, 5u);
+}
 
 TEST_P(RequestsV32, InBatches) {
   for (const int64_t seqs : {2, 5, 16}) {

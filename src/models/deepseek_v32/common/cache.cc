@@ -8,8 +8,6 @@
 namespace hadal::models::deepseek_v32 {
 namespace {
 
-// What kernels of all platforms can take (spec 4.5).
-constexpr int64_t kLeastBlock = 16;
 constexpr int64_t kPageAlignment = 64;
 // The packed row is made for these (spec 6.1).
 constexpr int64_t kPackedLatent = 512, kPackedRope = 64;
@@ -44,12 +42,23 @@ int64_t Slabs(const KvLayout& layout, const ModelLimits& limits) {
 
 }  // namespace
 
-absl::Status Cache::Check(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act) {
+ModelLimits Cache::Resolve(ModelLimits limits, DType act, const Traits& traits) {
+  if (act == DType::kBF16 && limits.kv_cache_dtype == KvCacheDtype::kAuto && traits.needs_fp8_rows) {
+    limits.kv_cache_dtype = KvCacheDtype::kFp8DsMla;
+  }
+  return limits;
+}
+
+absl::Status Cache::Check(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act,
+                          const Traits& traits) {
   if (act == DType::kF32 && limits.kv_cache_dtype != KvCacheDtype::kAuto) {
     return InvalidArgument("kv_cache_dtype: f32 numerics keep fp32 rows, expected auto");
   }
-  if (limits.block_size < kLeastBlock || limits.block_size % kLeastBlock != 0) {
-    return InvalidArgument("block_size: expected a multiple of {}, found {}", kLeastBlock, limits.block_size);
+  if (limits.block_size < 1 || limits.block_size % traits.kernel_block != 0) {
+    return InvalidArgument("block_size: expected a multiple of {}, found {}", traits.kernel_block, limits.block_size);
+  }
+  if (traits.needs_fp8_rows && limits.kv_cache_dtype == KvCacheDtype::kBf16) {
+    return InvalidArgument("kv_cache_dtype: this platform only supports fp8 kv-cache, found bfloat16");
   }
   if (limits.kv_cache_dtype == KvCacheDtype::kFp8DsMla &&
       (config.kv_lora_rank != kPackedLatent || config.qk_rope_head_dim != kPackedRope)) {
@@ -82,7 +91,6 @@ size_t Cache::Bytes(const checkpoint::ModelConfig& config, const ModelLimits& li
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
                                                      DType act) {
-  HADAL_RETURN_IF_ERROR(Check(config, limits, act));
   std::unique_ptr<Cache> cache(new Cache());
   cache->layout_ = Layout(config, limits, act);
   const int64_t slabs = Slabs(cache->layout_, limits);

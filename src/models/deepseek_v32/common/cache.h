@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/memory_region.h"
 #include "checkpoint/model_config.h"
+#include "models/deepseek_v32/common/traits.h"
 #include "models/kv_layout.h"
 #include "models/model.h"
 #include "ops/tensor.h"
@@ -25,15 +26,18 @@ struct LayerCache {
 
 class Cache {
  public:
-  // InvalidArgument for a dtype that `act` excludes, a block size that is no multiple of 16, and fp8 rows of a model
-  // whose latents are not made for them.
-  static absl::Status Check(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
-  // Groups and sizes, before anything is reserved.
+  // InvalidArgument for a dtype that `act` or the platform excludes, a block size that does not hold whole blocks of
+  // its kernels, and fp8 rows of a model whose latents are not made for them.
+  static absl::Status Check(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act,
+                            const Traits& traits);
+  // Groups and sizes, before anything is reserved. These take limits as Resolve leaves them.
   static KvLayout Layout(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
   // Bytes that Create would reserve.
   static size_t Bytes(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
   static absl::StatusOr<std::unique_ptr<Cache>> Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
                                                        DType act);
+  // What kv_cache_dtype auto means.
+  static ModelLimits Resolve(ModelLimits limits, DType act, const Traits& traits);
 
   const KvLayout& layout() const { return layout_; }
   std::span<int32_t> Table(int32_t seq);

@@ -105,6 +105,7 @@ absl::Status CheckConfig(const ModelConfig& c, const ModelLimits& limits) {
     return Unimplemented("index_head_dim is {}; expected at least qk_rope_head_dim, which is {}", c.index_head_dim,
                          c.qk_rope_head_dim);
   }
+  if (c.n_shared_experts != 1) return Unimplemented("n_shared_experts is {}; 1 is implemented", c.n_shared_experts);
   if (c.index_topk > 0 && !c.has_indexer(0)) {
     return InvalidArgument("layer 0 has no indexer and no layer before it whose choice it could share");
   }
@@ -132,7 +133,9 @@ Model::Model(const ModelConfig& config, std::unique_ptr<ops::Ops> ops, const Mod
       ops_(std::move(ops)),
       freqs_(YarnFrequencies(config.rope_theta, config.qk_rope_head_dim, config.rope_scaling)) {}
 
-ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
+ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
+                        const Traits& traits) {
+  const ModelLimits limits = Cache::Resolve(wanted, ops.act(), traits);
   StepBuffers unused;
   ModelMemory memory;
   memory.cache = Cache::Bytes(config, limits, ops.act());
@@ -143,8 +146,11 @@ ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const Mo
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSource& weights,
-                                                     std::unique_ptr<ops::Ops> ops, const ModelLimits& limits) {
+                                                     std::unique_ptr<ops::Ops> ops, const ModelLimits& wanted,
+                                                     const Traits& traits) {
+  const ModelLimits limits = Cache::Resolve(wanted, ops->act(), traits);
   HADAL_RETURN_IF_ERROR(CheckConfig(weights.config(), limits));
+  HADAL_RETURN_IF_ERROR(Cache::Check(weights.config(), limits, ops->act(), traits));
   std::unique_ptr<Model> model(new Model(weights.config(), std::move(ops), limits));
   const ModelConfig& c = model->config_;
   HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights));

@@ -51,13 +51,15 @@ struct StepBuffers {
 class Model final : public models::Model {
  public:
   static absl::StatusOr<std::unique_ptr<Model>> Create(const checkpoint::WeightSource& weights,
-                                                       std::unique_ptr<ops::Ops> ops, const ModelLimits& limits);
+                                                       std::unique_ptr<ops::Ops> ops, const ModelLimits& limits,
+                                                       const Traits& traits = kPlainTraits);
   // What Create would reserve beside the weights; the split kv_b counts as scratch.
-  static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits);
+  static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits,
+                          const Traits& traits = kPlainTraits);
 
   const checkpoint::ModelConfig& config() const override { return config_; }
   const ModelLimits& limits() const override { return limits_; }
-  ModelMemory memory() const override { return Plan(config_, *ops_, limits_); }
+  ModelMemory memory() const override { return Plan(config_, *ops_, limits_); }  // limits_ are resolved
   ops::Ops& ops() override { return *ops_; }
   const KvLayout& kv_layout() const override { return cache_->layout(); }
   std::span<int32_t> BlockTable(int64_t /*group*/, int32_t seq) override { return cache_->Table(seq); }
