@@ -51,10 +51,10 @@ struct StepBuffers {
 class Model final : public models::Model {
  public:
   static absl::StatusOr<std::unique_ptr<Model>> Create(const checkpoint::WeightSource& weights,
-                                                       std::unique_ptr<ops::Ops> ops, const ModelLimits& limits,
+                                                       std::unique_ptr<ops::Ops> ops, const ModelLimits& wanted,
                                                        const Traits& traits = kPlainTraits);
   // What Create would reserve beside the weights; the split kv_b counts as scratch.
-  static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits,
+  static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
                           const Traits& traits = kPlainTraits);
 
   const checkpoint::ModelConfig& config() const override { return config_; }
