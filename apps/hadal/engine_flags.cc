@@ -82,12 +82,14 @@ void EngineFlags::Register(CLI::App* app) {
                   "[--max-num-seqs contexts and one more, or what is free but at least one]")
       ->transform(CLI::AsSizeValue(false), "SIZE")
       ->group(cache);
-  app->add_option("--kv-cache-dtype", options_.kv_cache_dtype,
-                  "Rows of the cache: auto and fp8 (584 bytes each), bfloat16 (1024); the answers are the same")
+  app->add_option(
+         "--kv-cache-dtype", options_.kv_cache_dtype,
+         "Rows of the cache. V4: auto and fp8 (584 bytes each) or bfloat16 (1024), the answers are the same; V3.2: "
+         "auto and bfloat16 (1152) or fp8 (656), which rounds")
       ->capture_default_str()
       ->group(cache);
   app->add_option("--block-size", options_.block_size,
-                  "Tokens of a cache block: 128 or a multiple; prefixes are shared by blocks")
+                  "Tokens of a cache block: a multiple of 128 (V3.2: of 16); prefixes are shared by blocks")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(cache);

@@ -105,8 +105,8 @@ struct EngineOptions {
   int64_t limit_images_per_prompt = -1;  // -1: no limit; 0: the vision tower is not loaded
 
   int64_t kv_cache_memory = 0;          // bytes; 0: max_num_seqs contexts and one more, or what is free
-  std::string kv_cache_dtype = "auto";  // auto, fp8, bfloat16: the answers are the same
-  int64_t block_size = 256;             // tokens of a cache block: 128 or a multiple
+  std::string kv_cache_dtype = "auto";  // auto, fp8, bfloat16 (docs/command-line.md)
+  int64_t block_size = 256;             // tokens of a cache block: a multiple of 128 (V3.2: of 16)
   bool prefix_cache = true;
   int64_t num_speculative_tokens = 0;  // drafts of the checkpoint's MTP block, 0 to 4: the answers are the same
   bool rejection_sampling = false;     // keep drafts by the ratio of probabilities: same distribution, other tokens

@@ -100,6 +100,11 @@ absl::Status CheckConfig(const ModelConfig& c, const ModelLimits& limits) {
                                     {"intermediate_size", c.intermediate_size}}) {
     if (value % 64 != 0) return Unimplemented("{} is {}; multiples of 64 are implemented", name, value);
   }
+  const checkpoint::RopeScaling& rope = c.rope_scaling;
+  if (rope.yarn && rope.factor > 1 && rope.mscale != rope.mscale_all_dim) {
+    return Unimplemented("rope_scaling: mscale is {} and mscale_all_dim {}; equal ones are implemented", rope.mscale,
+                         rope.mscale_all_dim);
+  }
   if (c.indexer_rope_interleave) return Unimplemented("indexer_rope_interleave: expected false");
   if (c.index_topk > 0 && c.index_head_dim < c.qk_rope_head_dim) {
     return Unimplemented("index_head_dim is {}; expected at least qk_rope_head_dim, which is {}", c.index_head_dim,
