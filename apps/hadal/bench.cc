@@ -383,6 +383,9 @@ int RunBench(const BenchFlags& flags) {
   if (flags.draft_acceptance >= 0 && (flags.mode != "latency" || flags.engine.num_speculative_tokens() == 0)) {
     return Fail(kUsage, "--draft-acceptance: expected in mode latency with --num-speculative-tokens 1 or more");
   }
+  if (flags.draft_acceptance >= 0 && flags.engine.rejection_sampling()) {
+    return Fail(kUsage, "--draft-acceptance excludes --rejection-sampling, where tokens depend on drafts");
+  }
   int code = kOk;
   const std::unique_ptr<runtime::Engine> engine = flags.engine.Load(&code);
   if (engine == nullptr) return code;

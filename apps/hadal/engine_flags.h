@@ -16,6 +16,7 @@ class EngineFlags {
   void Register(CLI::App* app);
 
   const std::string& model() const { return model_; }
+  bool rejection_sampling() const { return options_.executor.rejection_sampling; }
   int64_t num_speculative_tokens() const { return options_.num_speculative_tokens; }
 
   // What --max-num-seqs is if it was not given.

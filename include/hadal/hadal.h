@@ -89,7 +89,7 @@ typedef struct hadal_event {
 /* The answer to a chat body (n 1) as it comes; `stream` in the body is ignored. */
 HADAL_C_API hadal_status hadal_stream_start(hadal_engine* engine, const char* body, hadal_stream** stream,
                                             char** error);
-/* The next event, waiting for it. */
+/* The next event, waiting for it. Who lets 1 MiB of text wait is cancelled. */
 HADAL_C_API hadal_status hadal_stream_next(hadal_stream* stream, hadal_event* event, char** error);
 /* Waits for the end, then gives the whole answer as hadal_chat_completion does. */
 HADAL_C_API hadal_status hadal_stream_finish(hadal_stream* stream, char** answer, char** error);

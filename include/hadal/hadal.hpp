@@ -1,4 +1,4 @@
-// libhadal: DeepSeek V4 and V4 Vision inside a C++20 program. Link hadal::hadal (CMake) or `pkg-config hadal`.
+// libhadal: DeepSeek V4, V4 Vision and V3.2 inside a C++20 program. Link hadal::hadal (CMake) or `pkg-config hadal`.
 //
 //   hadal::Result<hadal::Engine> engine = hadal::Engine::Load("models/tiny-v4-vision");
 //   if (!engine) { std::cerr << engine.error().message; return 1; }
@@ -334,7 +334,7 @@ class HADAL_API Engine {
   // Bodies of POST /v1/chat/completions and /v1/completions of the OpenAI API, with `stream` false: JSON in, JSON out.
   Result<std::string> ChatCompletion(std::string_view body);
   Result<std::string> Completion(std::string_view body);
-  // A chat body with one answer (n 1), streamed; `stream` is ignored.
+  // A chat body with one answer (n 1), streamed; its own `stream` and `stream_options` do not count.
   Result<Stream> StartChatCompletion(std::string_view body);
 
  private:

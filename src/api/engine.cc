@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "api/convert.h"
@@ -40,7 +41,8 @@ struct __attribute__((visibility("hidden"))) Engine::Impl {
   std::vector<absl::StatusOr<runtime::GenerateResult>> RunAll(
       size_t count, const std::function<absl::StatusOr<runtime::GenerateRequest>(size_t)>& request);
   Result<std::string> Answer(std::string_view body, bool chat);
-  absl::StatusOr<serving::Job> Parse(std::string_view body, bool chat) const;
+  // `streamed`: what the body says about streaming does not count.
+  absl::StatusOr<serving::Job> Parse(std::string_view body, bool chat, bool streamed) const;
 };
 
 std::vector<absl::StatusOr<runtime::GenerateResult>> Engine::Impl::RunAll(
@@ -70,12 +72,20 @@ std::vector<absl::StatusOr<runtime::GenerateResult>> Engine::Impl::RunAll(
       --pending->in_flight;
       pending->changed.notify_all();
     };
-    // The service calls back from its own thread only.
-    const absl::StatusOr<int64_t> id = service->Submit(*std::move(next), std::move(callbacks));
-    if (id.ok()) {
-      ++pending->in_flight;
-    } else {
-      pending->results[i] = id.status();
+    // The service calls back from its own thread only. It may be full of others' requests, or count those as waiting
+    // that it has just answered: then the next end of one of ours is waited for.
+    while (true) {
+      const int64_t before = pending->in_flight;
+      const absl::StatusOr<int64_t> id = service->Submit(*next, callbacks);
+      if (id.ok()) {
+        ++pending->in_flight;
+        break;
+      }
+      if (!absl::IsUnavailable(id.status()) || before == 0) {
+        pending->results[i] = id.status();
+        break;
+      }
+      pending->changed.wait(lock, [&] { return pending->in_flight < before; });
     }
   }
   std::unique_lock lock(pending->mutex);
@@ -83,15 +93,19 @@ std::vector<absl::StatusOr<runtime::GenerateResult>> Engine::Impl::RunAll(
   return std::move(pending->results);
 }
 
-absl::StatusOr<serving::Job> Engine::Impl::Parse(std::string_view body, bool chat) const {
-  HADAL_ASSIGN_OR_RETURN(const text::Json json, text::ParseJson(body));
+absl::StatusOr<serving::Job> Engine::Impl::Parse(std::string_view body, bool chat, bool streamed) const {
+  HADAL_ASSIGN_OR_RETURN(text::Json json, text::ParseJson(body));
+  if (streamed && json.is_object()) {
+    json.erase("stream");
+    json.erase("stream_options");
+  }
   serving::ParseOptions options;
   options.model = info.model;
   return chat ? serving::ParseChatCompletion(json, *engine, options) : serving::ParseCompletion(json, *engine, options);
 }
 
 Result<std::string> Engine::Impl::Answer(std::string_view body, bool chat) {
-  absl::StatusOr<serving::Job> job = Parse(body, chat);
+  absl::StatusOr<serving::Job> job = Parse(body, chat, false);
   if (!job.ok()) return api::ToError(job.status());
   if (job->stream) {
     return FailedAs(ErrorCode::kInvalidArgument, "stream: expected false: StartChatCompletion gives streams");
@@ -161,7 +175,12 @@ Result<Engine> Engine::Load(const std::string& model, const EngineOptions& optio
   impl->info.cache = impl->engine->CacheDescription();
   // Behind those that run stand as many, so that a step never waits for one to be prepared.
   impl->max_in_flight = std::min(2 * impl->engine->model().limits().max_seqs, options.max_waiting);
-  impl->service = std::make_unique<runtime::Service>(&executor, options.max_waiting);
+  try {
+    impl->service = std::make_unique<runtime::Service>(&executor, options.max_waiting);
+  } catch (const std::system_error& error) {
+    return FailedAs(ErrorCode::kResourceExhausted,
+                    fmt::format("the model's thread cannot be started: {}", error.what()));
+  }
   return Engine(std::move(impl));
 }
 
@@ -237,7 +256,7 @@ Result<std::string> Engine::ChatCompletion(std::string_view body) { return impl_
 Result<std::string> Engine::Completion(std::string_view body) { return impl_->Answer(body, false); }
 
 Result<Stream> Engine::StartChatCompletion(std::string_view body) {
-  absl::StatusOr<serving::Job> job = impl_->Parse(body, true);
+  absl::StatusOr<serving::Job> job = impl_->Parse(body, true, true);
   if (!job.ok()) return api::ToError(job.status());
   if (job->choices.size() != 1) {
     return FailedAs(ErrorCode::kInvalidArgument,

@@ -1,7 +1,10 @@
 // Engine options as a JSON object (hadal.h).
-#include <array>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "api/convert.h"
 #include "base/status.h"
@@ -16,10 +19,10 @@ absl::StatusOr<EngineOptions> ReadEngineOptions(std::string_view json) {
   HADAL_ASSIGN_OR_RETURN(const text::Json object, text::ParseJson(json));
   if (!object.is_object()) return InvalidArgument("options: expected an object, found {}", serving::Describe(object));
   const serving::Fields fields(object);
-  std::string known;  // for the message about a name that is not
+  std::vector<std::string_view> known;
   absl::Status status;
   const auto read = [&](const char* name, auto* value) {
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+    known.emplace_back(name);
     if (status.ok()) status = fields.Read(name, value);
   };
   int64_t threads = options.threads;
@@ -43,14 +46,13 @@ absl::StatusOr<EngineOptions> ReadEngineOptions(std::string_view json) {
   read("rejection_sampling", &options.rejection_sampling);
   read("memory_check", &options.memory_check);
   HADAL_RETURN_IF_ERROR(status);
-  known += ", model_class_overrides";
+  known.emplace_back("model_class_overrides");
   HADAL_RETURN_IF_ERROR(fields.ReadStrings("model_class_overrides", &options.model_class_overrides));
   if (threads < 0 || threads > 4096) return InvalidArgument("threads: expected 0 to 4096, found {}", threads);
   options.threads = static_cast<int>(threads);
-  const std::string names = ", " + known + ",";
   for (const auto& [name, value] : object.items()) {
-    if (names.find(fmt::format(", {},", name)) == std::string::npos) {
-      return InvalidArgument("options: expected {}, found \"{}\"", known, name);
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return InvalidArgument("options: expected one of {}, found \"{}\"", fmt::join(known, ", "), name);
     }
   }
   return options;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
+#include "base/log.h"
 #include "base/status.h"
 
 namespace hadal {
@@ -27,7 +29,15 @@ ThreadPool::ThreadPool(int threads) {
   HADAL_CHECK(threads >= 1);
   stretches_ = std::make_unique<Stretch[]>(threads);
   workers_.reserve(threads - 1);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  for (int i = 1; i < threads; ++i) {
+    try {
+      workers_.emplace_back([this, i] { WorkerLoop(i); });
+    } catch (const std::system_error& error) {
+      // A limit of the process or the container. The work is done by those that there are.
+      spdlog::warn("{} of {} threads could be started: {}", i, threads, error.what());
+      return;
+    }
+  }
 }
 
 ThreadPool::~ThreadPool() {

@@ -16,10 +16,10 @@
 
 namespace hadal::models {
 
-// How rows of the cache are stored; the values are the same (spec vision-and-cache 6.5).
+// How rows of the cache are stored (spec vision-and-cache 6.5, deepseek-v32 6.1).
 enum class KvCacheDtype {
-  kAuto,      // fp8_ds_mla in published numerics; in f32 numerics rows stay fp32
-  kFp8DsMla,  // 584 bytes for a latent row of 512, 68 for an indexer key of 128
+  kAuto,      // V4: fp8_ds_mla; V3.2: bf16, where the platform can; in f32 numerics rows stay fp32
+  kFp8DsMla,  // V4: 584 bytes for a latent row of 512, 68 for an indexer key of 128; V3.2: 656 and 132, not lossless
   kBf16,
 };
 
@@ -34,7 +34,7 @@ struct ModelLimits {
   int32_t image_first_id = 0;
   bool images = false;  // EncodeImage is called; without, a vision checkpoint's tower is not built
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
-  int64_t block_size = 256;  // positions of a block of compressed rows: 128 or a multiple
+  int64_t block_size = 256;  // positions of a block: a multiple of 128 (V3.2: of 16)
   int64_t cache_slabs = 0;   // 0: max_seqs sequences of max_context positions, each with slabs of its own
 };
 

@@ -52,6 +52,7 @@ struct WorkspaceSpec {
   int64_t index_heads = 0;
   int64_t index_head_dim = 0;
   int64_t vision_rows = 0;  // patches of the largest image
+  bool any_scales = false;  // FP8 weights may have scales that are no powers of two
 };
 
 // How a linear layer treats its input (spec 3.1 "Quantised linear", "Not activation-quantised").

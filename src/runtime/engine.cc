@@ -150,9 +150,7 @@ absl::StatusOr<models::KvCacheDtype> ParseKvCacheDtype(std::string_view name) {
   if (name.starts_with("fp8") && name != "fp8_e5m2") return models::KvCacheDtype::kFp8DsMla;
   if (name == "bfloat16" || name == "bf16") return models::KvCacheDtype::kBf16;
   return absl::OutOfRangeError(fmt::format(
-      "kv_cache_dtype: this model only supports fp8 kv-cache (auto, fp8, fp8_e4m3, fp8_ds_mla) or, for study, "
-      "bfloat16; found {}",
-      name));
+      "kv_cache_dtype: only supports fp8 kv-cache (auto, fp8, fp8_e4m3, fp8_ds_mla) and bfloat16; found {}", name));
 }
 
 absl::Status Engine::LoadTokenizer(const std::string& source) {

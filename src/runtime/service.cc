@@ -134,8 +134,18 @@ absl::StatusOr<std::shared_ptr<Stream>> Stream::Start(Service* service, Generate
     const std::lock_guard lock(shared->mutex);
     if (shared->unwanted) return !shared->closed;
     for (const text::OutputEvent& event : events) {
+      shared->unread_bytes += event.text.size();
+      // Text goes on where it stopped.
+      const bool text = event.kind == text::OutputEvent::Kind::kReasoning ||
+                        event.kind == text::OutputEvent::Kind::kContent ||
+                        event.kind == text::OutputEvent::Kind::kCallArguments;
+      if (text && !shared->unread.empty() && shared->unread.back().kind == event.kind &&
+          shared->unread.back().call == event.call) {
+        shared->unread.back().text += event.text;
+        continue;
+      }
       shared->unread.push_back(event);
-      shared->unread_bytes += event.text.size() + sizeof(event);
+      shared->unread_bytes += sizeof(event);
     }
     shared->changed.notify_all();
     return !shared->closed && shared->unread_bytes <= most_unread;

@@ -77,8 +77,9 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   const int64_t streams = spec.hc_mult * spec.hidden;
   const int64_t attended = std::max<int64_t>(spec.max_attended_rows, 1);
   const int64_t scored = std::max<int64_t>(spec.max_compressed_rows, 1);
-  const int64_t row = std::max({spec.max_linear_k, spec.moe_intermediate, spec.dense_intermediate,
-                                spec.heads * spec.head_dim, 2 * spec.experts, int64_t{64}});
+  const int64_t row =
+      std::max({spec.max_linear_k, spec.moe_intermediate, spec.dense_intermediate, spec.heads * spec.head_dim,
+                spec.index_heads * spec.index_head_dim, 2 * spec.experts, int64_t{64}});
   const int64_t groups = (t + 15) / 16;
   for (WorkerScratch& worker : workers_) {
     worker.rows = carver.Take<float>(std::max(kPackRows * row, kHcRows * streams));
@@ -103,7 +104,7 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   for (int i = 0; i < kPackVariants; ++i) {
     packed_[i] = carver.Take<std::byte>(PackedBytes(static_cast<InputLayout>(i / 2), t, spec.max_linear_k));
   }
-  // The groups' columns together are heads * head_dim; up to 16 groups each round up.
+  // The groups' columns together are at most heads * head_dim; up to 16 groups each round up.
   packed_groups_ =
       carver.Take<std::byte>(PackedBytes(InputLayout::kF32Rows, t, spec.heads * spec.head_dim) + 64 * 1024);
   hc_rows_ = carver.Take<float>(kHcSplitRows * (streams + 16));
@@ -124,11 +125,15 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   moe_.out = carver.Take<std::byte>(slots * spec.hidden * element);
   // Every expert's rows may be padded to a group of 16.
   const int64_t packed_rows = routed + 15 * std::min(spec.experts, routed) + t + 15;
-  const InputLayout widest = amx_.tiles ? InputLayout::kTiles : InputLayout::kF32Rows;
-  moe_.packed_in = carver.Take<std::byte>(PackedBytes(widest, packed_rows, spec.hidden) + 64 * (spec.experts + 1));
-  moe_.packed_hidden = carver.Take<std::byte>(std::max(PackedBytes(widest, packed_rows, spec.moe_intermediate),
-                                                       PackedBytes(widest, t + 15, spec.dense_intermediate)) +
-                                              64 * (spec.experts + 1));
+  // Weights of any scales take fp32 rows where there are tiles, too (LayoutFor).
+  const InputLayout widest = amx_.tiles && !spec.any_scales ? InputLayout::kTiles : InputLayout::kF32Rows;
+  const auto packed_bytes = [&](int64_t rows, int64_t width) {
+    return std::max(PackedBytes(widest, rows, width), amx_.tiles ? PackedBytes(InputLayout::kTiles, rows, width) : 0);
+  };
+  moe_.packed_in = carver.Take<std::byte>(packed_bytes(packed_rows, spec.hidden) + 64 * (spec.experts + 1));
+  moe_.packed_hidden = carver.Take<std::byte>(
+      std::max(packed_bytes(packed_rows, spec.moe_intermediate), packed_bytes(t + 15, spec.dense_intermediate)) +
+      64 * (spec.experts + 1));
   return carver.used();
 }
 

@@ -47,21 +47,18 @@ std::vector<Case> Cases() {
 // What a step chose.
 class Seen final : public models::StepObserver {
  public:
-  void OnStreams(int layer, const ops::Tensor& streams) override {
-    std::vector<float>& out = streams_[layer + 1];
-    out.resize(static_cast<size_t>(streams.rows * streams.cols));
-    for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = ToFloat(BFloat16{static_cast<const uint16_t*>(streams.data)[i]});
-    }
-  }
   void OnRoute(int layer, const ops::Tensor& logits, int32_t* experts, float* /*weights*/) override {
     experts_[layer].assign(experts, experts + logits.rows * 4);
   }
-  void OnIndex(int layer, const float* /*scores*/, int64_t /*stride*/, int32_t* topk) override { topk_[layer] = topk; }
+  void OnIndex(int layer, const float* /*scores*/, int64_t /*stride*/, int32_t* topk) override {
+    topk_[layer].assign(topk, topk + rows_ * kTopk);
+  }
 
-  std::map<int, std::vector<float>> streams_;
+  static constexpr int64_t kTopk = 64;
+  explicit Seen(int64_t rows) : rows_(rows) {}
+  const int64_t rows_;
   std::map<int, std::vector<int32_t>> experts_;
-  std::map<int, const int32_t*> topk_;
+  std::map<int, std::vector<int32_t>> topk_;
 };
 
 class Model {
@@ -156,7 +153,7 @@ TEST_P(GoldenV32, LogitsAndChoices) {
   const Vectors vectors(c.file);
   const std::vector<int32_t> ids = vectors.Ints("input_ids");
   Model model(ModelDir(), GetParam().platform, c.tokens);
-  Seen seen;
+  Seen seen(c.tokens);
   const std::vector<float> logits = model.Step(false, ids, 0, vectors.Ints("logit_positions"), &seen);
   const std::vector<float> want = vectors.Floats("absorbed.logits");
   const Distance d = Between(logits, want);
@@ -181,6 +178,24 @@ TEST_P(GoldenV32, LogitsAndChoices) {
   }
   ASSERT_GT(clear, 0);
   EXPECT_GE(static_cast<double>(equal), 0.98 * static_cast<double>(clear));
+
+  // Rows that both chose, at the probes.
+  const std::vector<int32_t> probes = vectors.Ints("probe_positions"), sets = vectors.Ints("absorbed.index_sets");
+  for (int64_t layer = 0; layer < 4; ++layer) {
+    int64_t chosen = 0, both = 0;
+    for (size_t b = 0; b < probes.size(); ++b) {
+      const auto* w =
+          sets.data() + (layer * static_cast<int64_t>(probes.size()) + static_cast<int64_t>(b)) * Seen::kTopk;
+      const auto* g = seen.topk_.at(static_cast<int>(layer)).data() + probes[b] * Seen::kTopk;
+      const std::set<int32_t> ours(g, g + Seen::kTopk);
+      for (int64_t i = 0; i < Seen::kTopk && w[i] >= 0; ++i) {
+        ++chosen;
+        both += ours.count(w[i]) > 0 ? 1 : 0;
+      }
+    }
+    ASSERT_GT(chosen, 0);
+    EXPECT_GE(static_cast<double>(both), (layer == 0 ? 0.97 : 0.9) * static_cast<double>(chosen)) << "layer " << layer;
+  }
 }
 
 TEST_P(GoldenV32, GreedyTextAndDrafts) {
@@ -241,9 +256,18 @@ TEST_P(GoldenV32, PackedRows) {
 }
 
 // The choice of rows matters: a model that attends to all of them misses the bound.
-TEST(GoldenV32Choice, DenseAttentionIsFarAway) {
-  for (const Case& c : Cases()) {
-    if (c.name != "len1000") continue;
+std::vector<Case> LongCases() {
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [](const Case& c) { return c.name != "len1000"; });
+  return cases;
+}
+class GoldenV32Choice : public ::testing::TestWithParam<Case> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenV32Choice);
+INSTANTIATE_TEST_SUITE_P(Vectors, GoldenV32Choice, ::testing::ValuesIn(LongCases()),
+                         [](const auto& p) { return p.param.name; });
+TEST_P(GoldenV32Choice, DenseAttentionIsFarAway) {
+  const Case& c = GetParam();
+  {
     const Vectors vectors(c.file);
     std::string dir = (fs::temp_directory_path() / "hadal-v32-XXXXXX").string();
     ASSERT_NE(mkdtemp(dir.data()), nullptr);

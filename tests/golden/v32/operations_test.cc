@@ -106,6 +106,7 @@ class V32Operations : public ::testing::TestWithParam<OpsImplementation> {
     spec.max_compressed_rows = 128;
     spec.index_heads = 8;
     spec.index_head_dim = 128;
+    spec.any_scales = true;
     ASSERT_TRUE(ops_->Reserve(spec).ok());
   }
   // cos and sin of the given positions.
@@ -324,9 +325,6 @@ TEST_P(V32Operations, LayerNormRotationAndHadamardOfAKey) {
 TEST_P(V32Operations, LatentRows) {
   const Matrix kv = Of("kv656.kv", 512), pe = Of("kv656.k_pe", 64);
   const std::vector<uint8_t> want = Golden().Bytes("kv656.float.bytes");
-  // What is stored is normalised and rotated before; with rows that are normalised already, a weight of their own root
-  // mean square, and no angle, it is the row.
-  const Rows rows({0, 1, 2, 3});
   Page page(ops::RowFormat::kFp8DsMla656, 576, 64, 4);
   EXPECT_EQ(page.bytes.size(), 4u * 656);
   for (int64_t r = 0; r < 4; ++r) {
@@ -576,6 +574,50 @@ TEST_P(V32Operations, DenseLayer) {
     }
   }
   EXPECT_TRUE(any);
+}
+
+// Experts under scales that are no powers of two, with as many rows as there is room for.
+TEST_P(V32Operations, ExpertsWithAnyScales) {
+  constexpr int64_t kRows = 32, kExperts = 16, kChosen = 8, kHidden = 512, kWidth = 512;
+  Random random(10);
+  std::vector<Weight> weights;
+  std::vector<ops::ExpertWeights> plain, any;
+  for (int64_t e = 0; e < 3 * kExperts; ++e) {
+    weights.push_back(Weight::RandomFp8(&random, kWidth, kHidden, DType::kF32));
+  }
+  for (int64_t e = 0; e < kExperts; ++e) {
+    plain.push_back({weights[3 * e].view(), weights[3 * e + 1].view(), weights[3 * e + 2].view()});
+    any.push_back(plain.back());
+    any.back().w1.exponent_scales = any.back().w3.exponent_scales = any.back().w2.exponent_scales = false;
+  }
+  Matrix x = Matrix::RandomNormal(&random, DType::kBF16, kRows, kHidden);
+  std::vector<int32_t> experts(kRows * kChosen);
+  const std::vector<float> shares(experts.size(), 0.3f);
+  for (int64_t i = 0; i < kRows * kChosen; ++i)
+    experts[i] = static_cast<int32_t>((i / kChosen + i % kChosen * 2) % kExperts);
+  Matrix want(DType::kBF16, kRows, kHidden), got(DType::kBF16, kRows, kHidden);
+  ops::MoeExpertsArgs args;
+  args.x = x.view();
+  args.experts = experts.data();
+  args.weights = shares.data();
+  args.experts_per_token = kChosen;
+  args.weigh_outputs = true;
+  args.routed = plain;
+  args.out = want.view();
+  ops_->MoeExperts(args);
+  args.routed = any;
+  args.out = got.view();
+  ops_->MoeExperts(args);
+  // The scales are powers of two after all: another kernel, the same products.
+  double difference = 0, size = 0;
+  for (int64_t t = 0; t < kRows; ++t) {
+    for (int64_t i = 0; i < kHidden; ++i) {
+      difference += std::pow(static_cast<double>(got.At(t, i)) - want.At(t, i), 2);
+      size += std::pow(static_cast<double>(want.At(t, i)), 2);
+    }
+  }
+  EXPECT_GT(size, 0);
+  EXPECT_LT(std::sqrt(difference / size), 5e-3);
 }
 
 }  // namespace

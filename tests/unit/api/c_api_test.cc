@@ -50,6 +50,7 @@ TEST(CApi, LoadSaysWhatIsWrong) {
   EXPECT_THAT(load(model.c_str(), "{"), HasSubstr("JSON"));
   EXPECT_THAT(load(model.c_str(), "[]"), HasSubstr("options: expected an object"));
   EXPECT_THAT(load(model.c_str(), R"({"max_len": 5})"), HasSubstr("found \"max_len\""));
+  EXPECT_THAT(load(model.c_str(), R"({"threads, cpu_isa": 5})"), HasSubstr("found \"threads, cpu_isa\""));
   EXPECT_THAT(load(model.c_str(), R"({"max_model_len": "5"})"), HasSubstr("max_model_len: expected"));
   EXPECT_THAT(load(model.c_str(), R"({"threads": 4294967298})"), HasSubstr("threads: expected 0 to 4096"));
   EXPECT_THAT(load(model.c_str(), R"({"device": "tpu"})"), HasSubstr("tpu"));
@@ -96,7 +97,10 @@ TEST(CApi, AnswersABody) {
 TEST(CApi, StreamsABody) {
   hadal_stream* stream = nullptr;
   char *answer = nullptr, *error = nullptr;
-  ASSERT_EQ(hadal_stream_start(SharedEngine(), kSum, &stream, &error), HADAL_OK) << Take(error);
+  // What a body says about streaming does not count.
+  json body = json::parse(kSum);
+  body["stream_options"] = {{"include_usage", true}};
+  ASSERT_EQ(hadal_stream_start(SharedEngine(), body.dump().c_str(), &stream, &error), HADAL_OK) << Take(error);
   std::string content;
   hadal_event event;
   do {

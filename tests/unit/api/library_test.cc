@@ -178,6 +178,19 @@ TEST(Library, ManyRequestsKeepTheirOrderAndTheirFaults) {
   }
 }
 
+// Far more requests than may wait, each over in a step.
+TEST(Library, ManyRequestsFitThroughAShortQueue) {
+  EngineOptions options = SmallOptions();
+  options.max_num_seqs = 2;
+  options.max_waiting = 2;
+  Engine engine = Engine::Load(test::BundledModel(), options).value();
+  std::vector<Request> requests(40, Ask("hi"));
+  for (Request& request : requests) request.max_tokens = 1;
+  for (const Result<Answer>& answer : engine.Generate(requests)) {
+    EXPECT_TRUE(answer.ok()) << answer.error().message;
+  }
+}
+
 TEST(Library, ConcurrentCallersGetWhatEachGetsAlone) {
   std::vector<Request> requests;
   for (int i = 0; i < 4; ++i) {

@@ -86,6 +86,7 @@ TEST(V32Model, RefusesWhatItCannotDo) {
   EXPECT_THAT(changed([](auto* c) { c->indexer_rope_interleave = true; }), HasSubstr("indexer_rope_interleave"));
   EXPECT_THAT(changed([](auto* c) { c->index_topk_pattern = "SF"; }), HasSubstr("layer 0 has no indexer"));
   EXPECT_THAT(changed([](auto* c) { c->n_group = 3; }), HasSubstr("8 experts in 3 groups"));
+  EXPECT_THAT(changed([](auto* c) { c->n_group = 128; }), HasSubstr("n_group is 128; up to 64 are implemented"));
   EXPECT_THAT(changed([](auto* c) { c->qk_nope_head_dim = 64; }), HasSubstr("qk_nope_head_dim is 64"));
   EXPECT_THAT(Create(Small(), SmallLimits(), kPlainTraits, false),
               HasSubstr("MTP speculative decoding layer 2 weights missing from checkpoint"));

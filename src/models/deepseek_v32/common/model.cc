@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "base/status.h"
@@ -67,6 +68,7 @@ ops::WorkspaceSpec WorkspaceFor(const ModelConfig& c, const ModelLimits& limits)
   spec.max_tokens = std::max(limits.max_batch_tokens, limits.max_logit_rows);
   spec.hidden = c.hidden_size;
   spec.hc_mult = 1;
+  spec.any_scales = true;
   spec.max_linear_k =
       std::max({2 * c.hidden_size, c.q_lora_rank, heads * c.v_head_dim, c.moe_intermediate_size, c.intermediate_size});
   spec.max_linear_n = std::max({heads * (c.qk_nope_head_dim + c.qk_rope_head_dim), c.vocab_size,
@@ -99,6 +101,12 @@ absl::Status CheckConfig(const ModelConfig& c, const ModelLimits& limits) {
                                     {"moe_intermediate_size", c.moe_intermediate_size},
                                     {"intermediate_size", c.intermediate_size}}) {
     if (value % 64 != 0) return Unimplemented("{} is {}; multiples of 64 are implemented", name, value);
+  }
+  for (const auto& [name, value, most] :
+       {std::tuple<const char*, int64_t, int64_t>{"n_group", c.n_group, 64},
+        {"n_routed_experts", c.n_routed_experts, 1024},
+        {"qk_nope_head_dim", c.qk_nope_head_dim, c.kv_lora_rank + c.qk_rope_head_dim}}) {
+    if (value > most) return Unimplemented("{} is {}; up to {} are implemented", name, value, most);
   }
   const checkpoint::RopeScaling& rope = c.rope_scaling;
   if (rope.yarn && rope.factor > 1 && rope.mscale != rope.mscale_all_dim) {

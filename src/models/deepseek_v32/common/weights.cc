@@ -95,6 +95,8 @@ class Binder {
     Linear(prefix + "gate_proj", out.w1);
     Linear(prefix + "up_proj", out.w3);
     Linear(prefix + "down_proj", out.w2);
+    // The two have one input, packed once: the wider layout serves both.
+    out.w1.exponent_scales = out.w3.exponent_scales = out.w1.exponent_scales && out.w3.exponent_scales;
   }
 
   std::byte* Take(int64_t bytes) {

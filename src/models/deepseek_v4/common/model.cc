@@ -44,6 +44,10 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSou
   }
   std::unique_ptr<Model> model(new Model(weights.config(), std::move(ops), limits));
   const checkpoint::ModelConfig& c = model->config_;
+  constexpr int64_t kMostExperts = 1024;
+  if (c.n_routed_experts > kMostExperts) {
+    return Unimplemented("n_routed_experts is {}; up to {} are implemented", c.n_routed_experts, kMostExperts);
+  }
   if (c.hc_mult > 8) return Unimplemented("hc_mult is {}; up to 8 residual streams are implemented", c.hc_mult);
   for (const auto& [name, value] : {std::pair<const char*, int64_t>{"hidden_size", c.hidden_size},
                                     {"head_dim", c.head_dim},
