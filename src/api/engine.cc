@@ -72,8 +72,8 @@ std::vector<absl::StatusOr<runtime::GenerateResult>> Engine::Impl::RunAll(
       --pending->in_flight;
       pending->changed.notify_all();
     };
-    // The service calls back from its own thread only. It may be full of others' requests, or count those as waiting
-    // that it has just answered: then the next end of one of ours is waited for.
+    // The service calls back from its own thread only. It may be full of others' requests: then the next end of one of
+    // ours is waited for.
     while (true) {
       const int64_t before = pending->in_flight;
       const absl::StatusOr<int64_t> id = service->Submit(*next, callbacks);

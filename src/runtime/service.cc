@@ -75,6 +75,7 @@ void Service::Begin(Order order) {
   auto done = std::make_shared<std::function<void(absl::StatusOr<GenerateResult>)>>(std::move(order.callbacks.on_done));
   order.callbacks.on_done = [this, id, done](absl::StatusOr<GenerateResult> result) {
     numbers_.erase(id);
+    TakeStats();  // whoever hears of the end may submit at once: there is room again
     (*done)(std::move(result));
   };
   const absl::StatusOr<int64_t> number = executor_->Submit(std::move(order.request), std::move(order.callbacks));
