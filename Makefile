@@ -49,10 +49,10 @@ debug: deps ## build for a debugger, in build/debug
 # A model runs ten times slower under a sanitizer: of the whole-model tests those that reach every path once.
 # Of the operators' five implementations the reference and the widest: the others are the same sources.
 ASAN_UNIT_TESTS = -*cpu_baseline*:*cpu_avx2*:*cpu_avx512*
-ASAN_MODEL_TESTS = *AllOfItTogether*:*V32Operations*reference*:*V32Operations*amx*:*chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*
+ASAN_MODEL_TESTS = *AllOfItTogether*:*V32Operations*reference*:*V32Operations*amx*:*chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*:*synthetic_v3
 # Threads meet in the pool, the tokenizer's caches and the parsers; one model run crosses all operators.
 TSAN_UNIT_TESTS = Service.*:*Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_a*:*Row*cpu_baseline*
-TSAN_MODEL_TESTS = *AllOfItTogether*:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*:*UsedBefore/random_cpu_auto*
+TSAN_MODEL_TESTS = *AllOfItTogether*:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*:*UsedBefore/random_cpu_auto*-*synthetic_v3
 
 asan: deps ## tests under the address and undefined-behaviour sanitizers
 	@tools/build asan

@@ -185,15 +185,6 @@ class RequestsV4 : public testing::Test {
     }
   }
 
-  // Requests that are quick to serve row by row.
-  static std::vector<size_t> Short() {
-    std::vector<size_t> order;
-    for (size_t i = 0; i < requests_->size(); ++i) {
-      if ((*requests_)[i].prompt.size() <= 140) order.push_back(i);
-    }
-    return order;
-  }
-
   static std::vector<GenerateRequest>* requests_;
   static std::vector<Answer>* want_;
 };
@@ -237,7 +228,7 @@ TEST_F(RequestsV4, InChunks) {
     options.executor.kv.prefix_cache = false;
     const auto engine = Load(options);
     std::vector<size_t> order;
-    for (const size_t i : chunk < 64 ? Short() : All(requests_->size())) {
+    for (const size_t i : All(requests_->size())) {
       if ((*requests_)[i].images.empty()) order.push_back(i);
     }
     ASSERT_GT(order.size(), 15u);
