@@ -24,16 +24,6 @@ float FloatAt(const std::byte* at) {
   return v;
 }
 
-// Rotates the pairs (x[i], x[i + half]).
-void RotateHalves(float* x, const float* cos, const float* sin, int64_t half) {
-  for (int64_t i = 0; i < half; ++i) {
-    const float a = x[i];
-    const float b = x[i + half];
-    x[i] = a * cos[i] - b * sin[i];
-    x[i + half] = b * cos[i] + a * sin[i];
-  }
-}
-
 // The k largest of n scores in ascending index order; equal scores keep the lower index. NaN counts as -infinity, -0 as
 // 0. `work` holds n floats.
 void SelectTopk(const float* scores, int64_t n, int64_t k, float* work, int32_t* out) {

@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/carver.h"
 #include "base/memory_region.h"
 #include "base/thread_pool.h"
 #include "ops/row_format.h"
-#include "platforms/cpu/carver.h"
 #include "platforms/cpu/cpu_ops.h"
 #include "platforms/cpu/linear.h"
 
@@ -25,6 +25,16 @@ inline constexpr int64_t kMaxJobs = 1025;
 
 // Keys that the indexer reads and scores together: 8 KiB of fp32 at the published width stay in L1 beside the queries.
 inline constexpr int64_t kIndexKeys = 16;
+
+// Rotates the pairs (x[i], x[i + half]).
+inline void RotateHalves(float* x, const float* cos, const float* sin, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i];
+    const float b = x[i + half];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + half] = b * cos[i] + a * sin[i];
+  }
+}
 
 // Scratch of one worker.
 struct WorkerScratch {

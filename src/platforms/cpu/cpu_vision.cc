@@ -18,16 +18,6 @@ std::byte* RowAt(const ops::Tensor& t, int64_t row, int64_t column = 0) {
   return static_cast<std::byte*>(t.data) + (row * t.stride + column) * DTypeBytes(t.dtype, 1);
 }
 
-// Rotates the pairs (x[i], x[i + half]).
-void RotateHalves(float* x, const float* cos, const float* sin, int64_t half) {
-  for (int64_t i = 0; i < half; ++i) {
-    const float a = x[i];
-    const float b = x[i + half];
-    x[i] = a * cos[i] - b * sin[i];
-    x[i + half] = b * cos[i] + a * sin[i];
-  }
-}
-
 // The 256 values of a pixel in the dtype of the buffer.
 struct PixelTable {
   std::array<float, 256> f32;

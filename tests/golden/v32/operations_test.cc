@@ -89,8 +89,9 @@ checkpoint::ModelConfig V32Config() { return *checkpoint::PresetConfig("v3.2"); 
 
 class V32Operations : public ::testing::TestWithParam<OpsImplementation> {
  protected:
-  void SetUp() override {
-    ops_ = GetParam().make(ops::Numerics::kPublished);
+  void SetUp() override { ops_ = Make(ops::Numerics::kPublished); }
+  // The implementation, with room for what these tests ask of it.
+  static std::unique_ptr<ops::Ops> Make(ops::Numerics numerics) {
     ops::WorkspaceSpec spec;
     spec.max_tokens = 32;
     spec.hidden = 512;
@@ -107,7 +108,9 @@ class V32Operations : public ::testing::TestWithParam<OpsImplementation> {
     spec.index_heads = 8;
     spec.index_head_dim = 128;
     spec.any_scales = true;
-    ASSERT_TRUE(ops_->Reserve(spec).ok());
+    std::unique_ptr<ops::Ops> ops = GetParam().make(numerics);
+    EXPECT_TRUE(ops->Reserve(spec).ok());
+    return ops;
   }
   // cos and sin of the given positions.
   ops::RopeAngles Angles(const Rows& rows, const std::vector<float>& freqs) {
@@ -291,19 +294,7 @@ TEST_P(V32Operations, LayerNormRotationAndHadamardOfAKey) {
   const std::vector<float> zero(32, 0.0f);
   Random random(1);
   Pool pool(&random, DType::kF32, 128, 1, 4, 4);
-  std::unique_ptr<ops::Ops> f32 = GetParam().make(ops::Numerics::kF32);
-  ops::WorkspaceSpec spec;
-  spec.max_tokens = 8;
-  spec.hidden = 256;
-  spec.hc_mult = 1;
-  spec.max_linear_k = 256;
-  spec.max_linear_n = 256;
-  spec.heads = 1;
-  spec.head_dim = 128;
-  spec.experts = 1;
-  spec.index_heads = 1;
-  spec.index_head_dim = 128;
-  ASSERT_TRUE(f32->Reserve(spec).ok());
+  const std::unique_ptr<ops::Ops> f32 = Make(ops::Numerics::kF32);
   Matrix wide(DType::kF32, 4, 128);
   for (int64_t r = 0; r < 4; ++r) wide.SetRow(r, k.Row(r));
   f32->IndexerKeyStore(
@@ -450,20 +441,7 @@ TEST_P(V32Operations, TiesKeepTheLowerPosition) {
       key[1] = std::max(-scores[row * kKeys + j], 0.0f);
       keys.SetRow(0, j, key);
     }
-    std::unique_ptr<ops::Ops> f32 = GetParam().make(ops::Numerics::kF32);
-    ops::WorkspaceSpec spec;
-    spec.max_tokens = 8;
-    spec.hidden = 256;
-    spec.hc_mult = 1;
-    spec.max_linear_k = 256;
-    spec.max_linear_n = 256;
-    spec.heads = 2;
-    spec.head_dim = 128;
-    spec.experts = 1;
-    spec.max_compressed_rows = kKeys;
-    spec.index_heads = 2;
-    spec.index_head_dim = 128;
-    ASSERT_TRUE(f32->Reserve(spec).ok());
+    const std::unique_ptr<ops::Ops> f32 = Make(ops::Numerics::kF32);
     Matrix q = Matrix::Filled(DType::kF32, 1, 256, 0), w(DType::kF32, 1, 2);
     q.Set(0, 0, 1);
     q.Set(0, 128 + 1, 1);

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "checkpoint/synth.h"
-#include "runtime/engine.h"
+#include "invariance/serve.h"
 #include "support/paths.h"
 
 namespace hadal::test {
@@ -17,13 +17,6 @@ namespace fs = std::filesystem;
 using runtime::Engine;
 using runtime::EngineOptions;
 using runtime::GenerateRequest;
-using runtime::GenerateResult;
-
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  if (!value.ok()) throw std::runtime_error(value.status().ToString());
-  return *std::move(value);
-}
 
 constexpr int64_t kContext = 1152;
 
@@ -82,13 +75,6 @@ std::vector<ModelParam> Models() {
   return models;
 }
 
-struct Answer {
-  std::vector<int32_t> ids;
-  std::vector<std::pair<int32_t, float>> logprobs;
-  runtime::FinishReason reason = runtime::FinishReason::kStop;
-  bool operator==(const Answer&) const = default;
-};
-
 class RequestsV32 : public testing::TestWithParam<ModelParam> {
  protected:
   void SetUp() override {
@@ -131,41 +117,12 @@ class RequestsV32 : public testing::TestWithParam<ModelParam> {
   }
 
   std::vector<Answer> Serve(Engine* engine, const std::vector<size_t>& order, int64_t* cached = nullptr) {
-    std::vector<Answer> answers(requests_.size());
-    size_t done = 0;
-    for (const size_t i : order) {
-      runtime::RequestCallbacks callbacks;
-      callbacks.on_events = [](const auto&) { return true; };
-      callbacks.on_done = [&, i](absl::StatusOr<GenerateResult> result) {
-        ASSERT_TRUE(result.ok()) << result.status();
-        answers[i] = {result->token_ids, {}, result->finish_reason};
-        for (const runtime::TokenStep& step : result->logprobs) {
-          answers[i].logprobs.emplace_back(step.id, step.logprob);
-          for (const runtime::TokenLogprob& top : step.top) answers[i].logprobs.emplace_back(top.id, top.logprob);
-        }
-        if (cached != nullptr) *cached += result->cached_tokens;
-        ++done;
-      };
-      Value(engine->executor().Submit(requests_[i], std::move(callbacks)));
-    }
-    while (engine->executor().Step()) {
-    }
-    EXPECT_EQ(done, order.size());
-    EXPECT_EQ(engine->executor().cache().available(), engine->executor().cache().slabs());
-    EXPECT_TRUE(engine->executor().cache().Consistent());
-    return answers;
+    return test::Serve(engine, requests_, order, cached);
   }
 
-  std::vector<size_t> All() const {
-    std::vector<size_t> order(requests_.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    return order;
-  }
+  std::vector<size_t> All() const { return test::All(requests_.size()); }
   void ExpectSame(const std::vector<Answer>& got, const std::vector<size_t>& order, const std::string& what) {
-    for (const size_t i : order) {
-      EXPECT_EQ(got[i].ids, want_[i].ids) << what << ", request " << i;
-      EXPECT_TRUE(got[i] == want_[i]) << what << ", request " << i << ": other log-probabilities";
-    }
+    test::ExpectSame(got, want_, order, what);
   }
 
   std::vector<GenerateRequest> requests_;
@@ -251,14 +208,7 @@ TEST_P(RequestsV32, Preempted) {
     options.max_seqs = 8;
     options.executor.kv.prefix_cache = prefix;
     const auto engine = Load(options);
-    std::mt19937 random(17);
-    engine->executor().SetPreemptionSource([&](const std::vector<int64_t>& running) {
-      std::vector<int64_t> some;
-      for (const int64_t id : running) {
-        if (random() % 20 == 0) some.push_back(id);
-      }
-      return some;
-    });
+    PreemptAtRandom(engine.get(), 17, 20);
     ExpectSame(Serve(engine.get(), All()), All(), "preempted");
     EXPECT_GT(engine->executor().stats().preemptions, 5);
   }
@@ -307,14 +257,7 @@ TEST_P(RequestsV32, PackedRowsAllOfItTogether) {
   options.num_speculative_tokens = 2;
   options.executor.kv.prefix_cache = true;
   const auto together = Load(options, 2);
-  std::mt19937 random(3);
-  together->executor().SetPreemptionSource([&](const std::vector<int64_t>& running) {
-    std::vector<int64_t> some;
-    for (const int64_t id : running) {
-      if (random() % 30 == 0) some.push_back(id);
-    }
-    return some;
-  });
+  PreemptAtRandom(together.get(), 3, 30);
   for (int round = 0; round < 2; ++round) ExpectSame(Serve(together.get(), All()), All(), "all of it");
 }
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "runtime/engine.h"
+#include "invariance/serve.h"
 #include "support/paths.h"
 #include "text/json_text.h"
 
@@ -16,15 +16,7 @@ namespace {
 
 using runtime::Engine;
 using runtime::EngineOptions;
-using runtime::Executor;
 using runtime::GenerateRequest;
-using runtime::GenerateResult;
-
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  if (!value.ok()) throw std::runtime_error(value.status().ToString());
-  return *std::move(value);
-}
 
 constexpr int64_t kContext = 2304;
 
@@ -111,56 +103,6 @@ std::vector<GenerateRequest> Requests(Engine& engine) {
   return requests;
 }
 
-// What has to be the same.
-struct Answer {
-  std::vector<int32_t> ids;
-  std::vector<std::vector<std::pair<int32_t, float>>> logprobs;  // the token, then the likeliest
-  std::string content, reasoning;
-  runtime::FinishReason reason = runtime::FinishReason::kStop;
-
-  bool operator==(const Answer&) const = default;
-};
-
-Answer AnswerOf(const GenerateResult& result) {
-  Answer answer = {result.token_ids, {}, result.content, result.reasoning, result.finish_reason};
-  for (const runtime::TokenStep& step : result.logprobs) {
-    auto& row = answer.logprobs.emplace_back();
-    row.emplace_back(step.id, step.logprob);
-    for (const runtime::TokenLogprob& top : step.top) row.emplace_back(top.id, top.logprob);
-  }
-  return answer;
-}
-
-// Serves the chosen requests, submitted in that order, `together` at a time (0: all).
-std::vector<Answer> Serve(Engine* engine, const std::vector<GenerateRequest>& requests,
-                          const std::vector<size_t>& order, int64_t* cached = nullptr) {
-  std::vector<Answer> answers(requests.size());
-  size_t done = 0;
-  for (const size_t i : order) {
-    runtime::RequestCallbacks callbacks;
-    callbacks.on_events = [](const auto&) { return true; };
-    callbacks.on_done = [&, i](absl::StatusOr<GenerateResult> result) {
-      ASSERT_TRUE(result.ok()) << result.status();
-      answers[i] = AnswerOf(*result);
-      if (cached != nullptr) *cached += result->cached_tokens;
-      ++done;
-    };
-    Value(engine->executor().Submit(requests[i], std::move(callbacks)));
-  }
-  while (engine->executor().Step()) {
-  }
-  EXPECT_EQ(done, order.size());
-  EXPECT_EQ(engine->executor().cache().available(), engine->executor().cache().slabs());
-  EXPECT_TRUE(engine->executor().cache().Consistent());
-  return answers;
-}
-
-std::vector<size_t> All(size_t count) {
-  std::vector<size_t> order(count);
-  for (size_t i = 0; i < count; ++i) order[i] = i;
-  return order;
-}
-
 class RequestsV4 : public testing::Test {
  protected:
   // Each request alone on an engine that keeps no prefix and drafts nothing, its prompt in chunks of 512.
@@ -179,10 +121,7 @@ class RequestsV4 : public testing::Test {
 
   // Requests hold prepared images, which are the same for every engine.
   static void ExpectSame(const std::vector<Answer>& got, const std::vector<size_t>& order, const std::string& what) {
-    for (const size_t i : order) {
-      EXPECT_EQ(got[i].ids, (*want_)[i].ids) << what << ", request " << i;
-      EXPECT_TRUE(got[i] == (*want_)[i]) << what << ", request " << i << ": other log-probabilities or text";
-    }
+    test::ExpectSame(got, *want_, order, what);
   }
 
   static std::vector<GenerateRequest>* requests_;
@@ -291,14 +230,7 @@ TEST_F(RequestsV4, Preempted) {
     options.max_seqs = 8;
     options.executor.kv.prefix_cache = prefix;
     const auto engine = Load(options);
-    std::mt19937 random(17);
-    engine->executor().SetPreemptionSource([&](const std::vector<int64_t>& running) {
-      std::vector<int64_t> some;
-      for (const int64_t id : running) {
-        if (random() % 25 == 0) some.push_back(id);
-      }
-      return some;
-    });
+    PreemptAtRandom(engine.get(), 17, 25);
     const std::vector<size_t> order = All(requests_->size());
     ExpectSame(Serve(engine.get(), *requests_, order), order, "preempted");
     EXPECT_GT(engine->executor().stats().preemptions, 10);

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/carver.h"
 #include "base/status.h"
 #include "models/rope.h"
 #include "models/step.h"
@@ -26,18 +27,13 @@ size_t CarveStepBuffers(const ModelConfig& c, const ModelLimits& limits, DType a
   const int64_t t = limits.max_batch_tokens;
   const int64_t heads = c.num_attention_heads;
   const int64_t row = c.kv_lora_rank + c.qk_rope_head_dim;
-  size_t used = 0;
-  const auto take = [&](int64_t bytes) {
-    std::byte* p = base == nullptr ? nullptr : base + used;
-    used += (static_cast<size_t>(bytes) + 63) / 64 * 64;
-    return p;
-  };
+  Carver carver(base);
   const auto tensor = [&](int64_t rows, int64_t cols, DType dtype) {
-    return ops::MakeTensor(take(DTypeBytes(dtype, rows * cols)), dtype, rows, cols);
+    return ops::MakeTensor(carver.Take<std::byte>(DTypeBytes(dtype, rows * cols)), dtype, rows, cols);
   };
-  const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(take(n * 4)); };
-  const auto ints = [&](int64_t n) { return reinterpret_cast<int32_t*>(take(n * 4)); };
-  for (ops::Tensor* buffer : {&out.residual, &out.x, &out.y, &out.hidden, &out.observed}) {
+  const auto floats = [&](int64_t n) { return carver.Take<float>(n); };
+  const auto ints = [&](int64_t n) { return carver.Take<int32_t>(n); };
+  for (ops::Tensor* buffer : {&out.residual, &out.x, &out.y, &out.hidden}) {
     *buffer = tensor(t, c.hidden_size, act);
   }
   if (c.num_mtp_layers > 0) out.draft_in = tensor(t, 2 * c.hidden_size, act);
@@ -59,7 +55,7 @@ size_t CarveStepBuffers(const ModelConfig& c, const ModelLimits& limits, DType a
   out.cos = floats(t * c.qk_rope_head_dim / 2);
   out.sin = floats(t * c.qk_rope_head_dim / 2);
   out.head_in = tensor(limits.max_logit_rows, c.hidden_size, act);
-  return used;
+  return carver.used();
 }
 
 ops::WorkspaceSpec WorkspaceFor(const ModelConfig& c, const ModelLimits& limits) {
@@ -144,7 +140,8 @@ Model::Model(const ModelConfig& config, std::unique_ptr<ops::Ops> ops, const Mod
     : config_(config),
       limits_(limits),
       ops_(std::move(ops)),
-      freqs_(YarnFrequencies(config.rope_theta, config.qk_rope_head_dim, config.rope_scaling)) {}
+      freqs_(YarnFrequencies(config.rope_theta, config.qk_rope_head_dim, config.rope_scaling)),
+      softmax_scale_(SoftmaxScale(config)) {}
 
 ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
                         const Traits& traits) {
@@ -181,7 +178,7 @@ void Model::PrepareStep(const StepInput& step) {
   step_ = buffers_;
   for (ops::Tensor* t : {&step_.residual, &step_.x, &step_.y, &step_.hidden, &step_.draft_in, &step_.q_latent, &step_.q,
                          &step_.absorbed, &step_.kv, &step_.latent_out, &step_.heads_out, &step_.index_q,
-                         &step_.index_k, &step_.index_weights, &step_.gate_logits, &step_.observed}) {
+                         &step_.index_k, &step_.index_weights, &step_.gate_logits}) {
     t->rows = tokens;
   }
   ops_->ComputeRopeAngles(batch_, freqs_, step_.cos, step_.sin);
@@ -226,10 +223,12 @@ absl::Status Model::Draft(int block, const StepInput& step) {
 
 void Model::ObserveStreams(int64_t layer, bool with_output, StepObserver* observer) {
   if (observer == nullptr) return;
-  std::memcpy(step_.observed.data, step_.residual.data,
-              DTypeBytes(step_.residual.dtype, step_.residual.rows * step_.residual.cols));
-  if (with_output) ops_->Add(step_.observed, step_.y);
-  observer->OnStreams(static_cast<int>(layer), step_.observed);
+  const auto* from = static_cast<const std::byte*>(step_.residual.data);
+  observed_streams_.assign(from, from + DTypeBytes(step_.residual.dtype, step_.residual.rows * step_.residual.cols));
+  ops::Tensor streams = step_.residual;
+  streams.data = observed_streams_.data();
+  if (with_output) ops_->Add(streams, step_.y);
+  observer->OnStreams(static_cast<int>(layer), streams);
 }
 
 void Model::RunLayer(int64_t index, const LayerWeights& layer, bool first, StepObserver* observer) {
@@ -273,7 +272,7 @@ void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* ob
   args.heads = heads;
   args.head_dim = row_dim;
   args.value_dim = config_.kv_lora_rank;
-  args.softmax_scale = SoftmaxScale(config_);
+  args.softmax_scale = softmax_scale_;
   args.round_probabilities = true;
   args.batch = batch_;
   args.compressed = cache.latent;

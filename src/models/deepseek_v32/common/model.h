@@ -45,7 +45,6 @@ struct StepBuffers {
   float* cos = nullptr;             // [T, rope/2]
   float* sin = nullptr;             // [T, rope/2]
   ops::Tensor head_in;              // [R, d]
-  ops::Tensor observed;             // [T, d]
 };
 
 class Model final : public models::Model {
@@ -87,11 +86,14 @@ class Model final : public models::Model {
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<Cache> cache_;
   std::vector<float> freqs_;
+  float softmax_scale_;
   MemoryRegion memory_;
   StepBuffers buffers_;  // sized for max_batch_tokens
   StepBuffers step_;     // the same, cut to the rows of this step
   ops::BatchRows batch_;
-  std::vector<float> observed_scores_;  // only when a step is observed
+  // Only when a step is observed.
+  std::vector<float> observed_scores_;
+  std::vector<std::byte> observed_streams_;
 };
 
 }  // namespace hadal::models::deepseek_v32

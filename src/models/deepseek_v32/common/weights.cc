@@ -1,46 +1,24 @@
 #include "models/deepseek_v32/common/weights.h"
 
-#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "base/float_formats.h"
 #include "base/status.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_config.h"
+#include "models/weight_binder.h"
 
 namespace hadal::models::deepseek_v32 {
 namespace {
 
 using checkpoint::ModelConfig;
-using checkpoint::TensorEntry;
 
 constexpr int64_t kScaleBlock = 128;
-// Largest scale that arithmetic on exponents takes: 448 * 2^100 and sums of it stay finite in bf16.
-constexpr float kMostExponent = 0x1p100f;
 
-float ScaleAt(const TensorEntry& entry, int64_t i) {
-  return entry.dtype == DType::kF32 ? entry.as<float>()[i] : E8M0ToFloat(entry.as<uint8_t>()[i]);
-}
-
-// Whether all are powers of two that fit an exponent.
-absl::StatusOr<bool> CheckScales(const TensorEntry& entry) {
-  bool exponents = true;
-  for (int64_t i = 0; i < entry.elements(); ++i) {
-    const float scale = ScaleAt(entry, i);
-    if (!(scale > 0) || !std::isfinite(scale)) {
-      return InvalidArgument("{}: scale [{}] is {}; expected a finite number above 0 (file {})", entry.name, i, scale,
-                             entry.file);
-    }
-    int exponent = 0;
-    exponents = exponents && scale <= kMostExponent && std::frexp(scale, &exponent) == 0.5f;
-  }
-  return exponents;
-}
-
-class Binder {
+class Binder : private WeightBinder {
  public:
-  explicit Binder(const checkpoint::WeightSource& source) : source_(source), config_(source.config()) {}
+  explicit Binder(const checkpoint::WeightSource& source)
+      : WeightBinder(source, Scales::kAny), source_(source), config_(source.config()) {}
 
   absl::StatusOr<std::unique_ptr<ModelWeights>> Bind() {
     auto weights = std::make_unique<ModelWeights>();
@@ -49,48 +27,15 @@ class Binder {
     Linear("embed_tokens", weights->embed);
     Linear("lm_head", weights->head);
     Norm("norm.weight", weights->norm);
-    for (int64_t i = 0; i < config_.num_hidden_layers && status_.ok(); ++i) Layer(i, weights->layers.emplace_back());
-    for (int64_t j = 0; j < config_.num_mtp_layers && status_.ok(); ++j) {
+    for (int64_t i = 0; i < config_.num_hidden_layers && ok(); ++i) Layer(i, weights->layers.emplace_back());
+    for (int64_t j = 0; j < config_.num_mtp_layers && ok(); ++j) {
       Mtp(config_.num_hidden_layers + j, weights->mtp.emplace_back());
     }
-    if (!status_.ok()) return status_;
+    if (!ok()) return status();
     return weights;
   }
 
  private:
-  // The first failure sticks; later calls do nothing.
-  const TensorEntry* Get(const std::string& name) {
-    if (!status_.ok()) return nullptr;
-    absl::StatusOr<const TensorEntry*> entry = source_.Get(name);
-    if (!entry.ok()) {
-      status_ = entry.status();
-      return nullptr;
-    }
-    return *entry;
-  }
-
-  void Linear(const std::string& module, ops::LinearWeight& out) {
-    const TensorEntry* weight = Get(module + ".weight");
-    if (weight == nullptr) return;
-    out.n = weight->shape[0];
-    out.k = weight->shape[1];
-    out.dtype = weight->dtype;
-    out.data = weight->data;
-    if (weight->dtype != DType::kF8E4M3) return;
-    const TensorEntry* scale = Get(module + ".weight_scale_inv");
-    if (scale == nullptr) return;
-    const absl::StatusOr<bool> exponents = CheckScales(*scale);
-    if (!exponents.ok()) {
-      status_ = exponents.status();
-      return;
-    }
-    out.exponent_scales = *exponents;
-    out.scale_dtype = scale->dtype;
-    out.scale = scale->data;
-  }
-  void Norm(const std::string& name, ops::Vector& out) {
-    if (const TensorEntry* entry = Get(name)) out = {entry->data, entry->dtype, entry->elements()};
-  }
   void Mlp(const std::string& prefix, ops::ExpertWeights& out) {
     Linear(prefix + "gate_proj", out.w1);
     Linear(prefix + "up_proj", out.w3);
@@ -110,7 +55,7 @@ class Binder {
   void SplitKvB(const std::string& module, AttentionWeights& out) {
     ops::LinearWeight kv_b;
     Linear(module, kv_b);
-    if (!status_.ok()) return;
+    if (!ok()) return;
     const int64_t heads = config_.num_attention_heads;
     const int64_t nope = config_.qk_nope_head_dim, value = config_.v_head_dim, latent = config_.kv_lora_rank;
     const int64_t element = DTypeBytes(kv_b.dtype, 1);
@@ -179,9 +124,9 @@ class Binder {
     Attention(prefix + "self_attn.", out.has_indexer, out.attn);
     if (!out.is_moe) return Mlp(prefix + "mlp.", out.dense);
     Linear(prefix + "mlp.gate", out.gate);
-    if (const TensorEntry* entry = Get(prefix + "mlp.gate.e_score_correction_bias")) out.bias = entry->as<float>();
+    Floats(prefix + "mlp.gate.e_score_correction_bias", out.bias);
     out.experts.resize(static_cast<size_t>(config_.n_routed_experts));
-    for (int64_t e = 0; e < config_.n_routed_experts && status_.ok(); ++e) {
+    for (int64_t e = 0; e < config_.n_routed_experts && ok(); ++e) {
       Mlp(fmt::format("{}mlp.experts.{}.", prefix, e), out.experts[e]);
     }
     Mlp(prefix + "mlp.shared_experts.", out.shared);
@@ -189,8 +134,8 @@ class Binder {
 
   void Mtp(int64_t index, MtpWeights& out) {
     const std::string prefix = fmt::format("layers.{}.", index);
-    if (status_.ok() && !source_.Get(prefix + "eh_proj.weight").ok()) {
-      status_ = InvalidArgument("MTP speculative decoding layer {} weights missing from checkpoint", index);
+    if (ok() && !source_.Get(prefix + "eh_proj.weight").ok()) {
+      Fail(InvalidArgument("MTP speculative decoding layer {} weights missing from checkpoint", index));
       return;
     }
     Layer(index, out.layer);
@@ -204,7 +149,6 @@ class Binder {
   const checkpoint::WeightSource& source_;
   const ModelConfig& config_;
   std::byte* split_ = nullptr;
-  absl::Status status_;
 };
 
 }  // namespace

@@ -2,23 +2,20 @@
 
 #include <algorithm>
 
+#include "base/carver.h"
+
 namespace hadal::models::deepseek_v4 {
 
 size_t CarveStepBuffers(const checkpoint::ModelConfig& c, const ModelLimits& limits, DType act, std::byte* base,
                         StepBuffers& out) {
   const int64_t t = limits.max_batch_tokens;
   const int64_t hc = c.hc_mult;
-  size_t used = 0;
-  const auto take = [&](int64_t bytes) {
-    std::byte* p = base == nullptr ? nullptr : base + used;
-    used += (static_cast<size_t>(bytes) + 63) / 64 * 64;
-    return p;
-  };
+  Carver carver(base);
   const auto tensor = [&](int64_t rows, int64_t cols, DType dtype) {
-    return ops::MakeTensor(take(DTypeBytes(dtype, rows * cols)), dtype, rows, cols);
+    return ops::MakeTensor(carver.Take<std::byte>(DTypeBytes(dtype, rows * cols)), dtype, rows, cols);
   };
-  const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(take(n * 4)); };
-  const auto ints = [&](int64_t n) { return reinterpret_cast<int32_t*>(take(n * 4)); };
+  const auto floats = [&](int64_t n) { return carver.Take<float>(n); };
+  const auto ints = [&](int64_t n) { return carver.Take<int32_t>(n); };
   out.streams = tensor(t, hc * c.hidden_size, act);
   if (c.num_mtp_layers > 0) {
     out.draft_streams = tensor(t, hc * c.hidden_size, act);
@@ -49,7 +46,7 @@ size_t CarveStepBuffers(const checkpoint::ModelConfig& c, const ModelLimits& lim
     for (float*& table : kind) table = floats(t * c.qk_rope_head_dim / 2);
   }
   out.head_in = tensor(limits.max_logit_rows, c.hidden_size, act);
-  return used;
+  return carver.used();
 }
 
 StepBuffers CutToRows(const StepBuffers& buffers, int64_t tokens, int64_t hc) {

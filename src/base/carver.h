@@ -1,10 +1,10 @@
-// Scratch memory of the CPU platform is one region, carved once by Reserve().
+// One region of memory, cut into pieces once.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace hadal::cpu {
+namespace hadal {
 
 // Hands out 64-byte aligned pieces of a buffer; with a null buffer it only counts.
 class Carver {
@@ -23,4 +23,4 @@ class Carver {
   size_t used_ = 0;
 };
 
-}  // namespace hadal::cpu
+}  // namespace hadal
