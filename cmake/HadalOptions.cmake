@@ -17,8 +17,12 @@ endif()
 
 # -ffp-contract=off: a fused multiply-add is written where it is meant, so that a result does not depend on what the
 # compiler chose to contract (docs/numerics.md).
-add_compile_options(-Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-sign-compare
-                    -ffp-contract=off -fno-math-errno)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual;-Wno-sign-compare;-ffp-contract=off;-fno-math-errno>")
+# The same for kernels.
+if(HADAL_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${HADAL_CCACHE})
+endif()
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr;--threads=0;-Werror=all-warnings;-Xcompiler=-Wall,-ffp-contract=off>")
 
 if(HADAL_SANITIZE)
   add_compile_options(-fsanitize=${HADAL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)

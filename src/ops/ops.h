@@ -24,6 +24,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "ops/memory.h"
 #include "ops/tensor.h"
 
 namespace hadal::ops {
@@ -344,7 +345,13 @@ class Ops {
   // Scratch that steps within `spec` need, and its reservation. Reserve may be called again with a larger spec.
   virtual size_t WorkspaceBytes(const WorkspaceSpec& spec) const = 0;
   virtual absl::Status Reserve(const WorkspaceSpec& spec) = 0;
-  virtual void Synchronize() {}
+  // Waits for all that was enqueued; the first error of a device since the last call.
+  virtual absl::Status Synchronize() { return absl::OkStatus(); }
+  // Where all that operators read and write lies, but for what a comment says is the host's.
+  virtual Memory& memory() { return HostMemory(); }
+  // To be called once for the experts of every layer before MoeExperts takes them; `experts` outlives the Ops or the
+  // next call with it.
+  virtual absl::Status PrepareExperts(std::span<const ExpertWeights> /*experts*/) { return absl::OkStatus(); }
 
   // streams[t][s] = table[ids[t]] for all hc streams (spec 3.2 step 1). table: kBF16 [V, d].
   virtual void Embed(const BatchRows& batch, const LinearWeight& table, int64_t hc, Tensor streams) = 0;
@@ -361,7 +368,8 @@ class Ops {
   virtual void HcPost(const HcPostArgs& args) = 0;
   virtual void HcHead(const HcHeadArgs& args) = 0;
 
-  // cos/sin of fp32(position)*fp32(freq), each [T, freqs.size()] (spec 3.1 RoPE; trap 32: the product is fp32).
+  // cos/sin of fp32(position)*fp32(freq), each [T, freqs.size()] (spec 3.1 RoPE; trap 32: the product is fp32). freqs
+  // are the host's, as are CompressArgs::rope_freqs.
   virtual void ComputeRopeAngles(const BatchRows& batch, std::span<const float> freqs, float* cos, float* sin) = 0;
   virtual void QNormRope(const QNormRopeArgs& args) = 0;              // spec 3.4 steps 2, 3
   virtual void KvNormRopeStore(const KvNormRopeStoreArgs& args) = 0;  // spec 3.4 step 4
@@ -373,6 +381,9 @@ class Ops {
 
   virtual void MoeRoute(const MoeRouteArgs& args) = 0;      // spec 3.8 steps 1-3; vision spec 4.2
   virtual void MoeExperts(const MoeExpertsArgs& args) = 0;  // spec 3.8 steps 4, 5
+
+  // out[i] = from[rows[i]]; rows ascend if out is from.
+  virtual void GatherRows(Tensor from, std::span<const int32_t> rows, Tensor out);
 
   // streams[t][s] = act(e[t] + h[t][s]) (spec 4).
   virtual void MtpCombine(const MtpCombineArgs& args) = 0;

@@ -11,6 +11,9 @@
 #include "ops/ops.h"
 #include "ops/reference/reference_ops.h"
 #include "platforms/cpu/cpu_ops.h"
+#if HADAL_TEST_EMULATED_GPU
+#include "platforms/gpu/gpu_ops.h"
+#endif
 
 namespace hadal::test {
 
@@ -45,6 +48,17 @@ inline std::vector<OpsImplementation> OpsImplementations() {
     options.isa = isa;
     if (cpu::MakeCpuOps(options).ok()) out.push_back(CpuImplementation(name, isa, 2));
   }
+#if HADAL_TEST_EMULATED_GPU
+  // Kernels of GPUs, on fibers: device 0 has waves of 32 lanes, device 1 of 64.
+  for (const int wave : {32, 64}) {
+    out.push_back({wave == 32 ? "gpu_wave32" : "gpu_wave64", [wave](ops::Numerics numerics) {
+                     gpu::emulated::GpuOptions options;
+                     options.numerics = numerics;
+                     options.device = wave == 32 ? 0 : 1;
+                     return *gpu::emulated::MakeGpuOps(options);
+                   }});
+  }
+#endif
   return out;
 }
 

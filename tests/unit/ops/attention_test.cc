@@ -60,7 +60,7 @@ struct Problem {
                           .topk_stride = topk_stride,
                           .rope = angles.view(),
                           .out = out.view()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     return out;
   }
 

@@ -49,7 +49,7 @@ struct Problem {
                    .batch = batch.view(),
                    .state = state.view(),
                    .output = output.view()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
   }
 
   // The pooled row of window w before its norm, in double, from all tokens of the sequence.

@@ -47,7 +47,7 @@ struct Problem {
                 .out = r.out.view(),
                 .post = r.post.data(),
                 .comb = r.comb.data()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     return r;
   }
   Matrix Head(ops::Ops* ops, const std::vector<int32_t>& rows) {
@@ -60,7 +60,7 @@ struct Problem {
                  .rms_eps = kEps,
                  .out = out.view(),
                  .row_index = rows});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     return out;
   }
 
@@ -173,7 +173,7 @@ TEST_P(HyperConnectionsTest, CheckVector) {
                .out = out.view(),
                .post = post.data(),
                .comb = comb.data()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   const double expected_post[] = {.624337, .650389, .727095, .755081};
   const double expected_comb[] = {.244869, .258614, .251648, .244869, .251648, .238089, .258614, .251648,
                                   .244869, .258614, .251648, .244869, .258614, .244681, .238089, .258614};
@@ -214,7 +214,7 @@ TEST_P(HyperConnectionsTest, CheckVector) {
                    .post = post.data(),
                    .comb = comb.data()});
     }
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     // u = (16 pre0 + 8 (pre1+pre2+pre3), 4 pre0, 4 pre1, 4 pre2, 4 pre3, 0...): ratios of elements 1..4 to element 0.
     const double total = 16 * expected_pre[0] + 8 * (expected_pre[1] + expected_pre[2] + expected_pre[3]);
     for (int64_t s = 0; s < kHc; ++s) {
@@ -242,7 +242,7 @@ TEST_P(HyperConnectionsTest, PreAndHeadAddEpsAfterTheSigmoid) {
   const ops::HcWeights weights{fn.data(), scale, base.data()};
   ops_->HcPre({streams.view(), kHc, weights, 20, kEps, norm.vector(), 1e-20f, pre.view(), post.data(), comb.data()});
   ops_->HcHead({streams.view(), kHc, weights, kEps, norm.vector(), 1e-20f, head.view(), rows});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   const double ratio = kEps / (1 / (1 + std::exp(14.0)) + kEps);
   const double tolerance = published() ? 4 * 0x1p-8 * ratio : 1e-6;  // two roundings of each of the two
   EXPECT_NEAR(pre.At(0, 0) / pre.At(0, 1), ratio, tolerance);
@@ -266,7 +266,7 @@ TEST_P(HyperConnectionsTest, PostUsesTheMatrixTransposed) {
   comb[3 * kHc + 3] = 0.5f;
   comb[0 * kHc + 3] = 0.25f;
   ops_->HcPost({o.view(), streams.view(), kHc, post.data(), comb.data()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   const float expected[kHc] = {0.5f + 16, 1 + 1, 2 + 4, 4 + 32 + 0.25f};
   for (int64_t s = 0; s < kHc; ++s) {
     for (int64_t i = 0; i < d; ++i) ASSERT_EQ(streams.At(0, s * d + i), expected[s]) << s;
@@ -283,7 +283,7 @@ TEST_P(HyperConnectionsTest, PostMatchesADoubleSum) {
     const std::vector<float> post = test::RandomFloats(&random, tokens * kHc);
     const std::vector<float> comb = test::RandomFloats(&random, tokens * kHc * kHc);
     ops_->HcPost({o.view(), streams.view(), kHc, post.data(), comb.data()});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t k = 0; k < kHc; ++k) {
         for (int64_t i = 0; i < d; ++i) {

@@ -30,7 +30,7 @@ TEST_P(IndexerTest, QueryMatchesTheReference) {
     Matrix actual = Matrix::RandomNormal(&random, act(), tokens, heads * kDim);
     Matrix expected = actual;
     ops_->IndexerQuery({actual.view(), heads, kDim, angles.view()});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     reference_->IndexerQuery({expected.view(), heads, kDim, angles.view()});
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t i = 0; i < heads * kDim; ++i) {
@@ -55,7 +55,7 @@ TEST_P(IndexerTest, QueryOfAUnitVectorIsARowOfSylvestersMatrix) {
     Matrix q = Matrix::Filled(act(), 1, kDim, 0.0f);
     q.Set(0, unit, 3.0f);
     ops_->IndexerQuery({q.view(), 1, kDim, angles.view()});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     const float plain = 3.0f * static_cast<float>(1 / std::sqrt(128.0));  // 0.26517
     const float scale = E2M1BlockScale(RoundBF16(plain));                 // 2^-4: 4.24 goes to 4
     ASSERT_EQ(scale, 0x1p-4f);
@@ -99,7 +99,7 @@ struct Problem {
                       .out = r.chosen.data(),
                       .scores = with_scores ? r.scores.data() : nullptr,
                       .scores_stride = with_scores ? stride : 0});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     return r;
   }
 

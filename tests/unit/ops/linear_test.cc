@@ -94,7 +94,7 @@ TEST_P(LinearTest, MatchesADoubleSumOnEdgeShapes) {
     const ops::InputQuant quant = quantised_weight ? ops::InputQuant::kFp8 : ops::InputQuant::kNone;
     const ops::LinearTarget target{&weight, out.view(), quant};
     ops_->Linear(x.view(), {&target, 1});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     ExpectLinear(x, w, out, quantised_weight && published());
     EXPECT_TRUE(out.PaddingIntact());
   }
@@ -121,7 +121,7 @@ TEST_P(LinearTest, AddsTheBiasBeforeTheRounding) {
         const ops::LinearTarget targets[] = {{&view, out.view(), ops::InputQuant::kNone, bias.vector()},
                                              {&view, plain.view(), ops::InputQuant::kNone}};
         ops_->Linear(x.view(), targets);
-        ops_->Synchronize();
+        EXPECT_TRUE(ops_->Synchronize().ok());
         ExpectLinear(x, w, plain, false);
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t o = 0; o < n; ++o) {
@@ -152,7 +152,7 @@ TEST_P(LinearTest, TargetsThatShareAnInputAreIndependent) {
                                        {&views[3], d.view(), ops::InputQuant::kNone},
                                        {&views[4], e.view(), ops::InputQuant::kNone}};
   ops_->Linear(x.view(), targets);
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   ExpectLinear(x, fp8, a, published());
   ExpectLinear(x, fp4, b, published());
   ExpectLinear(x, bf16, c, false);
@@ -180,7 +180,7 @@ TEST_P(LinearTest, IsExactOnIntegers) {
     const ops::LinearTarget targets[] = {{&view, out.view(), ops::InputQuant::kFp8},
                                          {&view, rounded.view(), ops::InputQuant::kFp8}};
     ops_->Linear(x.view(), targets);
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t o = 0; o < n; ++o) {
         const double exact = DotInDouble(x.Row(t), 0, w, o).value;
@@ -212,7 +212,7 @@ TEST_P(LinearTest, ActivationScalesFollowTheSpec) {
     Matrix out(DType::kF32, 1, 4);
     const ops::LinearTarget target{&view, out.view(), ops::InputQuant::kFp8};
     ops_->Linear(x.view(), {&target, 1});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     const float alone = scale > 0x1p-22f ? inputs[3] : 0x1p-8f * scale;  // the floor of 1e-4 holds there as well
     const float expected[] = {RoundE4M3(x.At(0, 0) / scale) * scale, 0x1p-8f * scale, 0x1p-9f * scale, alone};
     for (int64_t i = 0; i < 4; ++i)
@@ -237,7 +237,7 @@ TEST_P(LinearTest, DecodesWeightBytesByDefinition) {
       Matrix out(DType::kF32, 1, 1);
       const ops::LinearTarget target{&w, out.view(), ops::InputQuant::kNone};
       ops_->Linear(x.view(), {&target, 1});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       EXPECT_EQ(out.At(0, 0), decoded[i] * large * scale) << "byte " << byte << " input " << i;
     }
   }
@@ -252,7 +252,7 @@ TEST_P(LinearTest, DecodesWeightBytesByDefinition) {
     Matrix out(DType::kF32, 1, 1);
     const ops::LinearTarget target{&w, out.view(), ops::InputQuant::kNone};
     ops_->Linear(x.view(), {&target, 1});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     EXPECT_EQ(out.At(0, 0), fp8_values[i] * 0x1p-7f);
   }
 }
@@ -268,7 +268,7 @@ TEST_P(LinearTest, GroupedMatchesADoubleSum) {
       const ops::LinearWeight view = w.view();
       Matrix out(act(), tokens, groups * n);
       ops_->GroupedLinear({x.view(), &view, groups, out.view()});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       for (int64_t t = 0; t < tokens; ++t) {
         const std::vector<float> row = x.Row(t);
         for (int64_t o = 0; o < groups * n; ++o) {
@@ -291,7 +291,7 @@ TEST_P(LinearTest, OneHeadReachesOneGroup) {
     for (int64_t i = 0; i < head_dim; ++i) x.Set(0, head * head_dim + i, random.Normal());
     Matrix out(act(), 1, groups * n);
     ops_->GroupedLinear({x.view(), &view, groups, out.view()});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     for (int64_t g = 0; g < groups; ++g) {
       double magnitude = 0;
       for (int64_t i = 0; i < n; ++i) magnitude += std::fabs(out.At(0, g * n + i));
@@ -308,7 +308,7 @@ TEST_P(LinearTest, EmbedCopiesTheRowToEveryStream) {
   for (int32_t id : {39, 0, 7, 7, 12}) batch.Add(0, batch.size(), id);
   Matrix streams(act(), batch.size(), hc * d);
   ops_->Embed(batch.view(), table.view(), hc, streams.view());
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   for (int64_t t = 0; t < batch.size(); ++t) {
     for (int64_t i = 0; i < hc * d; ++i) ASSERT_EQ(streams.At(t, i), table.At(batch.ids[t], i % d));
   }
@@ -321,7 +321,7 @@ TEST_P(LinearTest, MtpCombineAddsTheEmbeddingToEveryStream) {
   Matrix h = Matrix::RandomNormal(&random, act(), tokens * hc, d);
   Matrix streams(act(), tokens, hc * d);
   ops_->MtpCombine({e.view(), h.view(), hc, streams.view()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t s = 0; s < hc; ++s) {
       for (int64_t i = 0; i < d; ++i) ASSERT_EQ(streams.At(t, s * d + i), Act(e.At(t, i) + h.At(t * hc + s, i)));

@@ -37,7 +37,7 @@ struct Route {
                    .batch = batch.view(),
                    .experts = experts.data(),
                    .weights = weights.data()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
   }
 
   double Score(int64_t t, int64_t e) const {
@@ -221,7 +221,7 @@ struct Experts {
                      .shared = with_shared ? &shared_view : nullptr,
                      .swiglu_limit = limit,
                      .out = out.view()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     return out;
   }
 

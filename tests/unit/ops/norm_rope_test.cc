@@ -52,7 +52,7 @@ TEST_P(NormRopeTest, RmsNormRoundsOnceAfterTheWeight) {
       Matrix out(act(), tokens, n, 3);
       ops_->RmsNorm(x.view(), weight.vector(), kEps, out.view());
       ops_->RmsNorm(x.view(), weight.vector(), kEps, x.view());
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       EXPECT_EQ(test::EqualShare(x, out), 1.0) << "in place";
       EXPECT_TRUE(out.PaddingIntact() && x.PaddingIntact());
     }
@@ -62,7 +62,7 @@ TEST_P(NormRopeTest, RmsNormRoundsOnceAfterTheWeight) {
     Matrix weight = Matrix::RandomNormal(&random, DType::kBF16, 1, n);
     Matrix out(act(), 5, n);
     ops_->RmsNorm(x.view(), weight.vector(), kEps, out.view());
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     for (int64_t t = 0; t < 5; ++t) {
       const std::vector<float> row = x.Row(t);
       const double inverse_rms = InverseRms(row, 0, n);
@@ -78,7 +78,7 @@ TEST_P(NormRopeTest, RmsNormOfZeroIsZero) {
   Matrix x = Matrix::Filled(act(), 1, 128, 0.0f);
   Matrix weight = Matrix::Filled(DType::kBF16, 1, 128, 2.0f);
   ops_->RmsNorm(x.view(), weight.vector(), kEps, x.view());
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   for (int64_t i = 0; i < 128; ++i) ASSERT_EQ(x.At(0, i), 0.0f);
 }
 
@@ -92,7 +92,7 @@ TEST_P(NormRopeTest, AnglesAreTheFp32Product) {
   const auto half = static_cast<int64_t>(freqs.size());
   std::vector<float> cos(static_cast<size_t>(batch.size() * half)), sin(cos.size());
   ops_->ComputeRopeAngles(batch.view(), freqs, cos.data(), sin.data());
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   for (int64_t t = 0; t < batch.size(); ++t) {
     for (int64_t j = 0; j < half; ++j) {
       const auto angle = static_cast<double>(static_cast<float>(batch.positions[t]) * freqs[j]);
@@ -119,7 +119,7 @@ TEST_P(NormRopeTest, QueryMatchesADoubleComputation) {
         const Batch batch = Batch::Run(tokens, 4990);
         const Angles angles(batch.positions, test::RopeFreqs());
         ops_->QNormRope({q.view(), heads, dim, normalize, kEps, angles.view()});
-        ops_->Synchronize();
+        EXPECT_TRUE(ops_->Synchronize().ok());
         for (int64_t t = 0; t < tokens; ++t) {
           const std::vector<float> row = input.Row(t);
           for (int64_t h = 0; h < heads; ++h) {
@@ -161,7 +161,7 @@ TEST_P(NormRopeTest, QueryNormRoundsWhereThePublishedCodeDoes) {
   const Batch batch = Batch::Run(q.rows());
   const Angles angles(batch.positions, test::RopeFreqs());
   ops_->QNormRope({q.view(), heads, dim, true, kEps, angles.view()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   for (int64_t t = 0; t < q.rows(); ++t) {
     for (int64_t h = 0; h < heads; ++h) {
       // In double: f32 numerics round nothing, and this sum must not either.
@@ -190,7 +190,7 @@ TEST_P(NormRopeTest, OneRotaryElementReachesItsNeighbourOnly) {
     Matrix q = Matrix::Filled(act(), 1, dim, 0.0f);
     q.Set(0, i, 1.0f);
     ops_->QNormRope({q.view(), 1, dim, false, kEps, angles.view()});
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     const int64_t j = (i - 448) / 2;
     const bool first = i % 2 == 0;
     std::vector<float> expected(dim, 0.0f);
@@ -202,7 +202,7 @@ TEST_P(NormRopeTest, OneRotaryElementReachesItsNeighbourOnly) {
   q.Set(0, 0, 1.0f);
   q.Set(0, 447, 2.0f);
   ops_->QNormRope({q.view(), 1, dim, false, kEps, angles.view()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   EXPECT_EQ(q.At(0, 0), 1.0f);
   EXPECT_EQ(q.At(0, 447), 2.0f);
 }
@@ -219,7 +219,7 @@ struct KvProblem {
   Matrix Run(ops::Ops* ops) {
     Matrix input = kv;
     ops->KvNormRopeStore({input.view(), norm.vector(), kEps, angles.view(), batch.view(), pool.view()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     Matrix out(kv.dtype(), batch.size(), 512);
     for (int64_t t = 0; t < batch.size(); ++t) out.SetRow(t, pool.Row(0, batch.positions[t]));
     return out;
@@ -275,7 +275,7 @@ TEST_P(NormRopeTest, KvQuantisesTheNonRotaryDimsInBlocksOf64) {
   Matrix input = kv;
   Pool pool(&random, act(), 512, 1, 16, 4);
   ops_->KvNormRopeStore({input.view(), norm.vector(), kEps, angles.view(), batch.view(), pool.view()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   const std::vector<float> stored = pool.Row(0, 0);
   const std::vector<float> row = kv.Row(0);
   const double inverse_rms = InverseRms(row, 0, 512);
@@ -311,7 +311,7 @@ TEST_P(NormRopeTest, KvRotaryElementDoesNotTouchTheOthersScale) {
   for (int64_t i = 448; i < 512; ++i) kv.Set(1, i, 0.0f);
   kv.Set(1, 448, 192.0f);  // 448 + 192^2 = 37312 = 512 * 72.875
   ops_->KvNormRopeStore({kv.view(), norm.vector(), 0.0f, angles.view(), batch.view(), pool.view()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   const float small = static_cast<float>(1.0 / std::sqrt(72.875));
   for (int64_t i = 0; i < 448; ++i) {
     ASSERT_NEAR(pool.Row(0, 0)[i], 1.0f, 0x1p-22f) << i;
@@ -333,7 +333,7 @@ TEST_P(NormRopeTest, KvGoesToItsOwnRowOfARing) {
   const Angles angles(batch.positions, test::RopeFreqs());
   Matrix kv = Matrix::RandomNormal(&random, act(), 3, 512);
   ops_->KvNormRopeStore({kv.view(), norm.vector(), kEps, angles.view(), batch.view(), pool.view()});
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   for (int32_t seq : {0, 1}) {
     for (int64_t p = 0; p < 32; ++p) {
       const bool written = seq == 0 ? p == 31 : p == 5 || p == 6;

@@ -56,7 +56,7 @@ TEST_P(PackedRowsTest, KvStore) {
       Matrix first = kv, second = kv;
       ops_->KvNormRopeStore({first.view(), norm.vector(), kEps, angles.view(), batch.view(), plain.view()});
       ops_->KvNormRopeStore({second.view(), norm.vector(), kEps, angles.view(), batch.view(), packed.view()});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       for (int32_t p : batch.positions) ASSERT_EQ(Bits(packed.Row(0, p)), Bits(plain.Row(0, p))) << p;
       EXPECT_TRUE(packed.GapsIntact());
     }
@@ -89,7 +89,7 @@ TEST_P(PackedRowsTest, Compress) {
         ops_->Compress({kv.view(), gate.view(), ape.data(), norm.vector(), kEps, c.ratio, c.width, freqs, c.keys,
                         batch.view(), state.view(), output});
       }
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       for (int64_t w = 0; w <= 272 / c.ratio; ++w) ASSERT_EQ(Bits(packed.Row(0, w)), Bits(plain.Row(0, w))) << w;
       EXPECT_TRUE(packed.GapsIntact());
     }
@@ -121,7 +121,7 @@ struct Attention {
     ops->SparseAttention({q.view(), heads, dim, sink.data(), 1.0f / std::sqrt(static_cast<float>(dim)), batch.view(),
                           window, begin.data(), end.data(), ratio > 0 ? compressed : ops::PagedRows{}, ratio,
                           topk.empty() ? nullptr : topk.data(), topk_stride, angles.view(), out.view()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     return out;
   }
 
@@ -222,7 +222,7 @@ TEST_P(PackedRowsTest, IndexerTopk) {
           scores[i].assign(tokens * kLength, -1e30f);
           ops_->IndexerTopk({q.view(), weights.view(), heads, kDim, 4, top_k, batch.view(),
                              i == 0 ? plain.view() : packed.view(), chosen[i].data(), scores[i].data(), kLength});
-          ops_->Synchronize();
+          EXPECT_TRUE(ops_->Synchronize().ok());
         }
         ASSERT_EQ(chosen[1], chosen[0]);
         ASSERT_EQ(Bits(scores[1]), Bits(scores[0]));

@@ -114,7 +114,7 @@ TEST_P(RowIndependenceTest, Linear) {
           const ops::LinearTarget targets[] = {{&view, out.view(), ops::InputQuant::kFp8},
                                                {&view, wide.view(), ops::InputQuant::kNone}};
           ops_->Linear(in.view(), targets);
-          ops_->Synchronize();
+          EXPECT_TRUE(ops_->Synchronize().ok());
           std::vector<Row> result = RowsOf(out), more = RowsOf(wide);
           for (size_t i = 0; i < result.size(); ++i) result[i].insert(result[i].end(), more[i].begin(), more[i].end());
           return result;
@@ -136,7 +136,7 @@ TEST_P(RowIndependenceTest, LinearWithBias) {
         const ops::LinearWeight view = weight.view();
         const ops::LinearTarget target{&view, out.view(), ops::InputQuant::kNone, bias.vector()};
         ops_->Linear(in.view(), {&target, 1});
-        ops_->Synchronize();
+        EXPECT_TRUE(ops_->Synchronize().ok());
         return RowsOf(out);
       };
     });
@@ -152,7 +152,7 @@ TEST_P(RowIndependenceTest, GroupedLinear) {
       Matrix in = x.Take(rows), out(act(), in.rows(), 4 * 72);
       const ops::LinearWeight view = weight.view();
       ops_->GroupedLinear({in.view(), &view, 4, out.view()});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       return RowsOf(out);
     };
   });
@@ -173,7 +173,7 @@ TEST_P(RowIndependenceTest, EmbedAndMtpCombine) {
       Matrix h_rows = h.Take(stream_rows);
       ops_->Embed(batch.view(), table.view(), 1, e.view());
       ops_->MtpCombine({e.view(), h_rows.view(), 4, streams.view()});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       return RowsOf(streams);
     };
   });
@@ -187,7 +187,7 @@ TEST_P(RowIndependenceTest, RmsNorm) {
     return [&](const std::vector<int64_t>& rows) {
       Matrix in = x.Take(rows), out(act(), in.rows(), 576);
       ops_->RmsNorm(in.view(), weight.vector(), 1e-6f, out.view());
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       return RowsOf(out);
     };
   });
@@ -211,7 +211,7 @@ TEST_P(RowIndependenceTest, HyperConnections) {
       ops_->HcPre({streams.view(), hc, weights, 20, 1e-6f, norm.vector(), 1e-6f, out.view(), post.data(), comb.data()});
       ops_->HcPost({out.view(), streams.view(), hc, post.data(), comb.data()});
       ops_->HcHead({streams.view(), hc, weights, 1e-6f, norm.vector(), 1e-6f, head.view(), index});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       std::vector<Row> result = RowsOf(out);
       const std::vector<Row> after = RowsOf(streams), heads = RowsOf(head);
       for (size_t i = 0; i < result.size(); ++i) {
@@ -240,7 +240,7 @@ TEST_P(RowIndependenceTest, RopeAnglesAndQueries) {
       Matrix out = q.Take(rows), out_i = qi.Take(rows);
       ops_->QNormRope({out.view(), heads, 512, true, 1e-6f, angles});
       ops_->IndexerQuery({out_i.view(), heads, 128, angles});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       std::vector<Row> result = RowsOf(out);
       const std::vector<Row> more = RowsOf(out_i);
       for (size_t i = 0; i < result.size(); ++i) result[i].insert(result[i].end(), more[i].begin(), more[i].end());
@@ -263,7 +263,7 @@ TEST_P(RowIndependenceTest, KvStore) {
       const Angles angles(batch.positions, test::RopeFreqs());
       Matrix in = kv.Take(rows);
       ops_->KvNormRopeStore({in.view(), norm.vector(), 1e-6f, angles.view(), batch.view(), pool->view()});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       std::vector<Row> result;
       for (int64_t t = 0; t < batch.size(); ++t) result.push_back(Bits(pool->Row(batch.seqs[t], batch.positions[t])));
       return result;
@@ -291,7 +291,7 @@ TEST_P(RowIndependenceTest, Compress) {
         Matrix kv_rows = kv.Take(rows), gate_rows = gate.Take(rows);
         ops_->Compress({kv_rows.view(), gate_rows.view(), ape.data(), norm.vector(), 1e-6f, ratio, width, freqs, keys,
                         batch.view(), state->view(), output->view()});
-        ops_->Synchronize();
+        EXPECT_TRUE(ops_->Synchronize().ok());
         std::vector<Row> result;
         for (int64_t t = 0; t < batch.size(); ++t) {
           result.push_back(Bits(state->Row(batch.seqs[t], batch.positions[t])));
@@ -320,7 +320,7 @@ TEST_P(RowIndependenceTest, IndexerTopk) {
       std::vector<float> scores(rows.size() * stride, 0.0f);
       ops_->IndexerTopk({q_rows.view(), weight_rows.view(), heads, 128, 4, top_k, batch.view(), keys.view(),
                          chosen.data(), scores.data(), stride});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       std::vector<Row> result(rows.size());
       AppendColumns(chosen, top_k, &result);
       AppendColumns(scores, stride, &result);
@@ -352,7 +352,7 @@ TEST_P(RowIndependenceTest, SparseAttention) {
         ops_->SparseAttention({in.view(), heads, 512, sink.data(), 0.044194174f, batch.view(), window.view(),
                                begin.data(), end.data(), ratio > 0 ? compressed.view() : ops::PagedRows{}, ratio,
                                with_topk ? topk.data() : nullptr, top_k, angles.view(), out.view()});
-        ops_->Synchronize();
+        EXPECT_TRUE(ops_->Synchronize().ok());
         return RowsOf(out);
       };
     });
@@ -392,7 +392,7 @@ TEST_P(RowIndependenceTest, Experts) {
                       .experts = chosen.data(),
                       .weights = routing.data()});
       ops_->MoeExperts({in.view(), chosen.data(), routing.data(), k, experts, &shared, 10.0f, out.view()});
-      ops_->Synchronize();
+      EXPECT_TRUE(ops_->Synchronize().ok());
       std::vector<Row> result = RowsOf(out);
       AppendColumns(chosen, k, &result);
       AppendColumns(routing, k, &result);

@@ -63,7 +63,7 @@ struct Image {
     Matrix packed(qkv.dtype(), 3 * heads * patches, dim);
     Matrix out(qkv.dtype(), patches, heads * dim, 3);
     ops->VisionAttention({qkv.view(), heads, dim, {cos.data(), sin.data(), dim / 2}, packed.view(), out.view()});
-    ops->Synchronize();
+    EXPECT_TRUE(ops->Synchronize().ok());
     EXPECT_TRUE(out.PaddingIntact());
     return out;
   }
@@ -242,7 +242,7 @@ TEST_P(VisionTest, PlaceEmbeddingsFillsTheStreamsOfItsRowsOnly) {
   };
   const std::vector<const void*> rows = {nullptr, row(3), row(0), nullptr, row(3), nullptr};
   ops_->PlaceEmbeddings(rows, hc, streams.view());
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   const int64_t expected[] = {-1, 3, 0, -1, 3, -1};
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t i = 0; i < hc * d; ++i) {
@@ -257,7 +257,7 @@ TEST_P(VisionTest, NormalisesPixels) {
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i);
   Matrix out(act(), 3, 256, 5);
   ops_->NormalisePixels(pixels.data(), out.view());
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   for (int64_t r = 0; r < 3; ++r) {
     for (int64_t c = 0; c < 256; ++c) {
       ASSERT_EQ(out.At(r, c), Act((static_cast<float>(c) / 255.0f - 0.5f) / 0.5f));
@@ -277,7 +277,7 @@ TEST_P(VisionTest, AddRoundsOnce) {
     Matrix y = Matrix::RandomNormal(&random, act(), 5, n, 1.0f, 2);
     const Matrix before = x;
     ops_->Add(x.view(), y.view());
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     for (int64_t r = 0; r < 5; ++r) {
       for (int64_t c = 0; c < n; ++c) ASSERT_EQ(x.At(r, c), Act(before.At(r, c) + y.At(r, c)));
     }
@@ -292,7 +292,7 @@ TEST_P(VisionTest, SiluMulRoundsTheSiluFirst) {
     Matrix x = Matrix::RandomNormal(&random, act(), 9, 2 * f, 4.0f, 3);
     Matrix out(act(), 9, f, 2);
     ops_->SiluMul(x.view(), out.view());
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     int64_t equal = 0;
     for (int64_t r = 0; r < 9; ++r) {
       for (int64_t c = 0; c < f; ++c) {
@@ -316,7 +316,7 @@ TEST_P(VisionTest, SiluMulOfLargeGates) {
   x.SetRow(0, {-200.0f, 200.0f, 2.0f, 0.5f});
   Matrix out(act(), 1, 2);
   ops_->SiluMul(x.view(), out.view());
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   EXPECT_EQ(out.At(0, 0), 0.0f);
   EXPECT_EQ(out.At(0, 1), 100.0f);
 }
@@ -330,7 +330,7 @@ TEST_P(VisionTest, GeluIsTheExactOne) {
   x.Set(0, 2, -100.0f);
   const Matrix before = x;
   ops_->Gelu(x.view());
-  ops_->Synchronize();
+  EXPECT_TRUE(ops_->Synchronize().ok());
   EXPECT_NEAR(x.At(0, 0), 0.8413447, 1e-7 + (published() ? 0x1p-9 : 0.0));
   EXPECT_EQ(x.At(0, 1), 100.0f);
   EXPECT_EQ(x.At(0, 2), 0.0f);
@@ -355,7 +355,7 @@ TEST_P(VisionTest, UnfoldsTheGridChannelFirst) {
     Matrix x = Matrix::RandomNormal(&random, act(), rows * cols, channels, 1.0f, 3);
     Matrix out(act(), (rows + edge - 1) / edge * across, channels * edge * edge, 5);
     ops_->UnfoldGrid(x.view(), rows, cols, edge, out.view());
-    ops_->Synchronize();
+    EXPECT_TRUE(ops_->Synchronize().ok());
     for (int64_t cell = 0; cell < out.rows(); ++cell) {
       for (int64_t f = 0; f < out.cols(); ++f) {
         const int64_t row = cell / across * edge + f / edge % edge;

@@ -1,0 +1,212 @@
+// What a kernel may use: thread numbers, barriers, exchanges between lanes, shared memory, and its launch. One kernel
+// source is compiled three times: by nvcc for NVIDIA, by clang for AMD, and by the host's compiler for the emulator,
+// which runs every thread of a block as a fiber: kernels are tested by it where there is no GPU.
+//
+// Rules for kernels:
+//  - A group is 32 consecutive lanes, also on wave64 hardware: reductions and exchanges work on groups, so that
+//    nothing depends on the width of a wave. Only mma.h knows the wave.
+//  - Every lane of a group takes part in an exchange; every thread of a block that has not returned in a barrier.
+//  - A product is fused with a sum only by Fma (the compilers' own contraction is off): what a row's bits are does not
+//    depend on a compiler.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "platforms/gpu/backend.h"
+
+#if defined(__CUDACC__)
+#define HADAL_GPU_CUDA 1
+#include <cuda_runtime.h>
+#elif defined(__HIP__)
+#define HADAL_GPU_HIP 1
+#include <hip/hip_runtime.h>
+#else
+#define HADAL_GPU_EMULATED 1
+#include <algorithm>
+#include <cmath>
+
+#include "platforms/gpu/emulator.h"
+#endif
+
+#if HADAL_GPU_EMULATED
+#define HADAL_DEVICE inline
+#define HADAL_HOST_DEVICE inline
+#define HADAL_GLOBAL(threads) void
+// A variable of a block: threads of a block run on one thread of the host.
+#define HADAL_SHARED static thread_local
+#else
+#define HADAL_DEVICE __device__ __forceinline__
+#define HADAL_HOST_DEVICE __host__ __device__ __forceinline__
+// A kernel that is launched with at most `threads` threads a block.
+#define HADAL_GLOBAL(threads) __global__ void __launch_bounds__(threads)
+#define HADAL_SHARED __shared__
+#endif
+
+namespace hadal::gpu::HADAL_GPU_NS {
+
+inline constexpr int kGroup = 32;  // lanes of a group
+
+struct LaunchShape {
+  unsigned blocks_x = 1, blocks_y = 1, blocks_z = 1;
+  unsigned threads = 1;
+  size_t shared_bytes = 0;  // dynamic shared memory, above 48 KiB too where the device has it
+};
+
+#if HADAL_GPU_EMULATED
+
+HADAL_DEVICE int ThreadX() { return emulator::Thread(); }
+HADAL_DEVICE int ThreadsX() { return emulator::Threads(); }
+HADAL_DEVICE int BlockX() { return emulator::Block(0); }
+HADAL_DEVICE int BlockY() { return emulator::Block(1); }
+HADAL_DEVICE int BlockZ() { return emulator::Block(2); }
+HADAL_DEVICE int BlocksX() { return emulator::Blocks(0); }
+HADAL_DEVICE int BlocksY() { return emulator::Blocks(1); }
+HADAL_DEVICE void BlockSync() { emulator::BlockBarrier(); }
+HADAL_DEVICE void GroupSync() { emulator::GroupBarrier(); }
+template <typename T>
+HADAL_DEVICE T* DynamicShared() {
+  return static_cast<T*>(emulator::DynamicShared());
+}
+// The value of `lane` of the caller's group.
+template <typename T>
+HADAL_DEVICE T Shuffle(T value, int lane) {
+  return emulator::Exchange(value, lane);
+}
+template <typename T>
+HADAL_DEVICE T ShuffleXor(T value, int mask) {
+  return emulator::Exchange(value, (emulator::Thread() % kGroup) ^ mask);
+}
+HADAL_DEVICE float Fma(float a, float b, float c) { return std::fmaf(a, b, c); }
+HADAL_DEVICE int AtomicAdd(int* at, int value) {
+  const int old = *at;
+  *at += value;
+  return old;
+}
+HADAL_DEVICE unsigned FloatBits(float v) {
+  unsigned bits;
+  std::memcpy(&bits, &v, sizeof(bits));
+  return bits;
+}
+HADAL_DEVICE float BitsFloat(unsigned bits) {
+  float v;
+  std::memcpy(&v, &bits, sizeof(v));
+  return v;
+}
+
+// Runs kKernel over the shape; returns when it is done.
+template <auto kKernel, typename... Args>
+void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
+  if (shape.blocks_x == 0 || shape.blocks_y == 0 || shape.blocks_z == 0) return;
+  emulator::Run(stream.wave, {shape.blocks_x, shape.blocks_y, shape.blocks_z}, shape.threads, shape.shared_bytes,
+                [&] { kKernel(args...); });
+}
+
+#else  // CUDA, HIP
+
+HADAL_DEVICE int ThreadX() { return static_cast<int>(threadIdx.x); }
+HADAL_DEVICE int ThreadsX() { return static_cast<int>(blockDim.x); }
+HADAL_DEVICE int BlockX() { return static_cast<int>(blockIdx.x); }
+HADAL_DEVICE int BlockY() { return static_cast<int>(blockIdx.y); }
+HADAL_DEVICE int BlockZ() { return static_cast<int>(blockIdx.z); }
+HADAL_DEVICE int BlocksX() { return static_cast<int>(gridDim.x); }
+HADAL_DEVICE int BlocksY() { return static_cast<int>(gridDim.y); }
+HADAL_DEVICE void BlockSync() { __syncthreads(); }
+template <typename T>
+HADAL_DEVICE T* DynamicShared() {
+  extern __shared__ __align__(1024) unsigned char hadal_dynamic_shared[];
+  return reinterpret_cast<T*>(hadal_dynamic_shared);
+}
+HADAL_DEVICE int AtomicAdd(int* at, int value) { return atomicAdd(at, value); }
+HADAL_DEVICE float Fma(float a, float b, float c) { return fmaf(a, b, c); }
+HADAL_DEVICE unsigned FloatBits(float v) { return __float_as_uint(v); }
+HADAL_DEVICE float BitsFloat(unsigned bits) { return __uint_as_float(bits); }
+
+#if HADAL_GPU_CUDA
+HADAL_DEVICE void GroupSync() { __syncwarp(); }
+template <typename T>
+HADAL_DEVICE T Shuffle(T value, int lane) {
+  return __shfl_sync(0xFFFFFFFFu, value, lane);
+}
+template <typename T>
+HADAL_DEVICE T ShuffleXor(T value, int mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
+}
+#else
+HADAL_DEVICE void GroupSync() { __builtin_amdgcn_wave_barrier(); }
+template <typename T>
+HADAL_DEVICE T Shuffle(T value, int lane) {
+  return __shfl(value, lane, kGroup);
+}
+template <typename T>
+HADAL_DEVICE T ShuffleXor(T value, int mask) {
+  return __shfl_xor(value, mask, kGroup);
+}
+#endif
+
+// Enqueues kKernel. An error of the launch shows at the next Synchronize of the device.
+template <auto kKernel, typename... Args>
+void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
+  if (shape.blocks_x == 0 || shape.blocks_y == 0 || shape.blocks_z == 0) return;
+  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))..., nullptr};
+  const auto* kernel = reinterpret_cast<const void*>(kKernel);
+  constexpr size_t kPlainShared = 48 * 1024;  // more has to be asked for, once a kernel
+  static size_t granted = kPlainShared;
+#if HADAL_GPU_CUDA
+  if (shape.shared_bytes > granted) {
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shape.shared_bytes)) == cudaSuccess) {
+      granted = shape.shared_bytes;
+    }
+  }
+  (void)cudaLaunchKernel(kernel, dim3(shape.blocks_x, shape.blocks_y, shape.blocks_z), dim3(shape.threads), pointers,
+                         shape.shared_bytes, static_cast<cudaStream_t>(stream.handle));
+#else
+  if (shape.shared_bytes > granted) granted = shape.shared_bytes;  // LDS needs no permission
+  (void)hipLaunchKernel(kernel, dim3(shape.blocks_x, shape.blocks_y, shape.blocks_z), dim3(shape.threads), pointers,
+                        shape.shared_bytes, static_cast<hipStream_t>(stream.handle));
+#endif
+}
+
+#endif  // CUDA, HIP
+
+HADAL_DEVICE int Lane() { return ThreadX() % kGroup; }
+HADAL_DEVICE int GroupX() { return ThreadX() / kGroup; }
+
+// Sums and maxima over a group, the same in every lane; the order is that of a butterfly whatever the hardware.
+HADAL_DEVICE float GroupSum(float v) {
+  for (int mask = kGroup / 2; mask > 0; mask /= 2) v += ShuffleXor(v, mask);
+  return v;
+}
+HADAL_DEVICE float GroupMax(float v) {
+  for (int mask = kGroup / 2; mask > 0; mask /= 2) {
+    const float other = ShuffleXor(v, mask);
+    v = v > other ? v : other;
+  }
+  return v;
+}
+
+// The same over a block of whole groups; `scratch` has a value for each of them, and is free again behind the call.
+HADAL_DEVICE float BlockSum(float v, float* scratch) {
+  v = GroupSum(v);
+  if (Lane() == 0) scratch[GroupX()] = v;
+  BlockSync();
+  float sum = 0;
+  for (int g = 0; g < ThreadsX() / kGroup; ++g) sum += scratch[g];
+  BlockSync();
+  return sum;
+}
+HADAL_DEVICE float BlockMax(float v, float* scratch) {
+  v = GroupMax(v);
+  if (Lane() == 0) scratch[GroupX()] = v;
+  BlockSync();
+  float most = scratch[0];
+  for (int g = 1; g < ThreadsX() / kGroup; ++g) most = most > scratch[g] ? most : scratch[g];
+  BlockSync();
+  return most;
+}
+
+HADAL_HOST_DEVICE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace hadal::gpu::HADAL_GPU_NS

@@ -1,0 +1,101 @@
+// Number formats in kernels; the same results to the bit as base/float_formats.h, which says what they are.
+#pragma once
+
+#include "platforms/gpu/device.h"
+
+namespace hadal::gpu::HADAL_GPU_NS {
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+HADAL_DEVICE float ToFloat(float v) { return v; }
+HADAL_DEVICE float ToFloat(Bf16 v) { return BitsFloat(static_cast<unsigned>(v.bits) << 16); }
+
+HADAL_DEVICE Bf16 ToBf16(float v) {
+  const unsigned u = FloatBits(v);
+  if ((u & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};
+  return {static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
+}
+
+// v rounded once, to an activation's type.
+template <typename T>
+HADAL_DEVICE T FromFloat(float v);
+template <>
+HADAL_DEVICE float FromFloat<float>(float v) {
+  return v;
+}
+template <>
+HADAL_DEVICE Bf16 FromFloat<Bf16>(float v) {
+  return ToBf16(v);
+}
+// The fp32 value of v after that rounding.
+template <typename T>
+HADAL_DEVICE float Round(float v) {
+  return ToFloat(FromFloat<T>(v));
+}
+
+HADAL_DEVICE float E8M0ToFloat(uint8_t byte) {
+  return BitsFloat(byte == 0xFF ? 0x7FC00000u : byte == 0 ? 0x00400000u : static_cast<unsigned>(byte) << 23);
+}
+
+// Seven bits of a code moved to where fp32 has exponent and mantissa, and the difference of the biases made good by a
+// product, which is exact, subnormal codes included.
+HADAL_DEVICE float E4M3ToFloat(uint8_t code) {
+  const unsigned magnitude = code & 0x7Fu;
+  if (magnitude == 0x7Fu) return BitsFloat(0x7FC00000u);
+  const float v = BitsFloat(magnitude << 20) * BitsFloat(247u << 23);  // 2^120
+  return (code & 0x80u) != 0 ? -v : v;
+}
+HADAL_DEVICE float E2M1ToFloat(unsigned code) {
+  const float v = BitsFloat((code & 7u) << 22) * BitsFloat(253u << 23);  // 2^126
+  return (code & 8u) != 0 ? -v : v;
+}
+
+// To nearest even, saturating.
+HADAL_DEVICE uint8_t FloatToE4M3(float v) {
+  const unsigned u = FloatBits(v);
+  const auto sign = static_cast<uint8_t>((u >> 24) & 0x80u);
+  const unsigned magnitude = u & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return 0x7F;
+  if (magnitude >= 0x43E00000u) return static_cast<uint8_t>(sign | 0x7Eu);  // 448
+  if (magnitude < 0x3C800000u) {                                            // below 2^-6: steps of 2^-9
+    return static_cast<uint8_t>(sign | static_cast<unsigned>(rintf(BitsFloat(magnitude) * 512.0f)));
+  }
+  const unsigned rounded = magnitude + 0x7FFFFu + ((magnitude >> 20) & 1u);
+  return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
+}
+HADAL_DEVICE unsigned FloatToE2M1(float v) {
+  const unsigned sign = (FloatBits(v) >> 28) & 8u;
+  const float a = BitsFloat(FloatBits(v) & 0x7FFFFFFFu);
+  unsigned code = 0;
+  code += a > 0.25f ? 1u : 0u;
+  code += a >= 0.75f ? 1u : 0u;
+  code += a > 1.25f ? 1u : 0u;
+  code += a >= 1.75f ? 1u : 0u;
+  code += a > 2.5f ? 1u : 0u;
+  code += a >= 3.5f ? 1u : 0u;
+  code += a > 5.0f ? 1u : 0u;
+  return sign | code;
+}
+
+HADAL_DEVICE float Pow2Ceil(float x) { return BitsFloat((FloatBits(x) + 0x007FFFFFu) & 0x7F800000u); }
+HADAL_DEVICE float E4M3BlockScale(float amax) { return Pow2Ceil((amax > 1e-4f ? amax : 1e-4f) * (1.0f / 448.0f)); }
+HADAL_DEVICE float E2M1BlockScale(float amax) {
+  const float least = 6.0f * BitsFloat(1u << 23);
+  return Pow2Ceil((amax > least ? amax : least) * (1.0f / 6.0f));
+}
+HADAL_DEVICE float RoundE4M3(float v) { return E4M3ToFloat(FloatToE4M3(v)); }
+HADAL_DEVICE float RoundE2M1(float v) { return E2M1ToFloat(FloatToE2M1(v)); }
+
+// Sixteen bytes of memory, moved at once.
+struct alignas(16) Bytes16 {
+  uint32_t words[4];
+};
+
+// Element i of a weight vector (ops::Vector) that is bf16 or fp32.
+HADAL_DEVICE float VectorAt(const void* data, bool is_bf16, int64_t i) {
+  return is_bf16 ? ToFloat(static_cast<const Bf16*>(data)[i]) : static_cast<const float*>(data)[i];
+}
+
+}  // namespace hadal::gpu::HADAL_GPU_NS

@@ -1,0 +1,56 @@
+#include <utility>
+
+#include "base/status.h"
+#include "platforms/gpu/gpu_ops_impl.h"
+
+#define HADAL_STRING_OF(x) HADAL_STRING_OF_INNER(x)
+#define HADAL_STRING_OF_INNER(x) #x
+
+namespace hadal::gpu::HADAL_GPU_NS {
+
+GpuOps::GpuOps(const GpuOptions& options, std::unique_ptr<Device> device)
+    : options_(options), device_(std::move(device)) {}
+GpuOps::~GpuOps() = default;
+
+std::string_view GpuOps::name() const { return HADAL_STRING_OF(HADAL_GPU_NS); }
+
+size_t GpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
+  Carver carver(base);
+  rows_.Carve(spec, options_.numerics, carver);
+  linear_.Carve(spec, options_.numerics, carver);
+  moe_.Carve(spec, options_.numerics, carver);
+  attention_.Carve(spec, options_.numerics, carver);
+  return carver.used();
+}
+
+size_t GpuOps::WorkspaceBytes(const ops::WorkspaceSpec& spec) const {
+  Carver carver(nullptr);
+  RowsScratch().Carve(spec, options_.numerics, carver);
+  LinearScratch().Carve(spec, options_.numerics, carver);
+  MoeScratch().Carve(spec, options_.numerics, carver);
+  AttentionScratch().Carve(spec, options_.numerics, carver);
+  return carver.used();
+}
+
+absl::Status GpuOps::Reserve(const ops::WorkspaceSpec& spec) {
+  HADAL_RETURN_IF_ERROR(Synchronize());  // nothing uses the old scratch any more
+  HADAL_ASSIGN_OR_RETURN(workspace_, device_->Allocate(WorkspaceBytes(spec), "the operators' scratch"));
+  spec_ = spec;
+  Carve(spec, workspace_.data());
+  return absl::OkStatus();
+}
+
+absl::Status GpuOps::Synchronize() { return device_->Synchronize(); }
+
+absl::StatusOr<std::unique_ptr<ops::Ops>> MakeGpuOps(const GpuOptions& options) {
+  HADAL_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
+  return std::make_unique<GpuOps>(options, std::move(device));
+}
+
+absl::StatusOr<std::string> DescribeGpu(const GpuOptions& options) {
+  HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
+  const DeviceInfo& info = device->info();
+  return fmt::format("{}, {}, {} multiprocessors", info.name, info.architecture, info.multiprocessors);
+}
+
+}  // namespace hadal::gpu::HADAL_GPU_NS

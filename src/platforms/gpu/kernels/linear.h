@@ -1,0 +1,17 @@
+// Products with weights in their published formats: Linear and GroupedLinear.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/carver.h"
+#include "ops/ops.h"
+#include "platforms/gpu/backend.h"
+
+namespace hadal::gpu::HADAL_GPU_NS {
+
+struct LinearScratch {
+  void Carve(const ops::WorkspaceSpec& spec, ops::Numerics numerics, Carver& carver);
+};
+
+}  // namespace hadal::gpu::HADAL_GPU_NS
