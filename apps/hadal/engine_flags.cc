@@ -18,6 +18,14 @@ std::string CheckMmLimit(const std::string& text) {
   return fmt::format("expected image=N, found {}", text);
 }
 
+// The number of a card is read where the platform is made.
+std::string CheckDevice(const std::string& text) {
+  const std::string name = text.substr(0, text.find(':'));
+  const bool gpu = name == "cuda" || name == "hip";
+  if (gpu || text == "auto" || text == "cpu" || text == "xpu" || text == "reference") return "";
+  return fmt::format("expected auto, cpu, cuda, hip, xpu or reference, found {}", text);
+}
+
 }  // namespace
 
 void EngineFlags::Register(CLI::App* app) {
@@ -54,9 +62,14 @@ void EngineFlags::Register(CLI::App* app) {
       ->group(model);
 
   const std::string engine = "Engine";
-  app->add_option("--device", device_, "auto, cpu, cuda, hip, xpu or reference")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda", "hip", "xpu", "reference"}))
+  app->add_option("--device", device_,
+                  "auto (a GPU if this build and machine have one), cpu, cuda, hip, xpu or reference; cuda:1 is the "
+                  "second card")
+      ->check(CheckDevice, "DEVICE")
       ->capture_default_str()
+      ->group(engine);
+  app->add_flag("--deterministic", options_.model.deterministic,
+                "On a GPU: a request has the same bits in any batch, as it always has on the CPU")
       ->group(engine);
   app->add_option("--threads", options_.model.threads, "CPU threads [all that this process may use]")
       ->check(CLI::Range(1, 4096))

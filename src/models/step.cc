@@ -1,8 +1,9 @@
 #include "models/step.h"
 
-#include <cstring>
+#include <array>
 
 #include "base/status.h"
+#include "models/step_staging.h"
 
 namespace hadal::models {
 
@@ -59,13 +60,35 @@ absl::Status CheckStep(const StepInput& step, const checkpoint::ModelConfig& con
   return absl::OkStatus();
 }
 
-// Rows move up only: rows are ascending, so none is overwritten before it has been taken.
-void GatherRows(std::span<const int32_t> rows, const ops::Tensor& states) {
-  const int64_t bytes = DTypeBytes(states.dtype, states.cols);
-  auto* data = static_cast<std::byte*>(states.data);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] != static_cast<int32_t>(i)) std::memcpy(data + i * bytes, data + rows[i] * bytes, bytes);
+absl::Status HeadLogits(ops::Ops& ops, const ops::Tensor& z, const ops::LinearWeight& head, const ops::Tensor& logits,
+                        float* host) {
+  const bool direct = ops.memory().is_host();
+  const ops::Tensor out = ops::MakeTensor(direct ? host : logits.data, DType::kF32, z.rows, head.n);
+  ops.Linear(z, std::array{ops::LinearTarget{&head, out, ops::InputQuant::kNone}});
+  if (!direct) ops.memory().Download(host, out.data, static_cast<size_t>(z.rows * head.n) * sizeof(float));
+  return ops.Synchronize();
+}
+
+void ObserveRoute(int layer, const ops::MoeRouteArgs& route, ops::Memory& memory, StepObserver* observer) {
+  const ops::Tensor& on_device = route.logits;
+  const int64_t chosen = on_device.rows * route.experts_per_token;
+  HostView<float> logits(memory, static_cast<float*>(on_device.data), on_device.rows * on_device.cols);
+  HostView<int32_t> experts(memory, route.experts, chosen);
+  HostView<float> weights(memory, route.weights, chosen);
+  observer->OnRoute(layer, ops::MakeTensor(logits.data(), DType::kF32, on_device.rows, on_device.cols), experts.data(),
+                    weights.data());
+  experts.Return();
+  weights.Return();
+}
+
+float* ScoresForObserver(int64_t count, ops::Memory& memory, ops::Buffer* buffer) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  if (buffer->size() < bytes) {
+    absl::StatusOr<ops::Buffer> larger = memory.Allocate(bytes, "scores to look at");
+    if (!larger.ok()) return nullptr;
+    *buffer = *std::move(larger);
   }
+  return reinterpret_cast<float*>(buffer->data());
 }
 
 }  // namespace hadal::models

@@ -40,7 +40,15 @@ absl::Status WeightBinder::CheckScales(const TensorEntry& entry, ops::LinearWeig
   return absl::OkStatus();
 }
 
-void WeightBinder::Linear(const std::string& module, ops::LinearWeight& out) {
+const void* WeightBinder::PlaceBytes(const void* host, int64_t bytes) {
+  if (!ok()) return nullptr;
+  absl::StatusOr<const void*> place = store_.Place(host, static_cast<size_t>(bytes));
+  if (place.ok()) return *place;
+  status_ = place.status();
+  return nullptr;
+}
+
+void WeightBinder::HostLinear(const std::string& module, ops::LinearWeight& out) {
   const TensorEntry* weight = Get(module + ".weight");
   if (weight == nullptr) return;
   out.n = weight->shape[0];
@@ -55,12 +63,23 @@ void WeightBinder::Linear(const std::string& module, ops::LinearWeight& out) {
   status_ = CheckScales(*scale, out);
 }
 
+void WeightBinder::Linear(const std::string& module, ops::LinearWeight& out) {
+  HostLinear(module, out);
+  if (!ok()) return;
+  out.data = PlaceBytes(out.data, out.n * out.row_bytes());
+  if (out.scale == nullptr) return;
+  const TensorEntry* scale = Get(checkpoint::ScaleName(source_.config().family, module));
+  out.scale = PlaceBytes(out.scale, DTypeBytes(scale->dtype, scale->elements()));
+}
+
 void WeightBinder::Norm(const std::string& name, ops::Vector& out) {
-  if (const TensorEntry* entry = Get(name)) out = {entry->data, entry->dtype, entry->elements()};
+  const TensorEntry* entry = Get(name);
+  if (entry == nullptr) return;
+  out = {PlaceBytes(entry->data, DTypeBytes(entry->dtype, entry->elements())), entry->dtype, entry->elements()};
 }
 
 void WeightBinder::Floats(const std::string& name, const float*& out) {
-  if (const TensorEntry* entry = Get(name)) out = entry->as<float>();
+  if (const TensorEntry* entry = Get(name)) out = Place(entry->as<float>(), entry->elements());
 }
 
 }  // namespace hadal::models

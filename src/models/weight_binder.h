@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "checkpoint/tensor_entry.h"
+#include "models/weight_store.h"
 #include "ops/tensor.h"
 
 namespace hadal::models {
@@ -19,8 +20,9 @@ enum class Scales {
 
 class WeightBinder {
  public:
-  // `source` outlives the binder and what it binds.
-  WeightBinder(const checkpoint::WeightSource& source, Scales scales) : source_(source), scales_(scales) {}
+  // `source` and `store` outlive the binder and what it binds.
+  WeightBinder(const checkpoint::WeightSource& source, WeightStore& store, Scales scales)
+      : source_(source), store_(store), scales_(scales) {}
 
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
@@ -28,17 +30,26 @@ class WeightBinder {
     if (ok()) status_ = std::move(status);
   }
 
-  // Null after a failure, which a missing tensor is.
+  // Null after a failure, which a missing tensor is. Its data are the host's.
   const checkpoint::TensorEntry* Get(const std::string& name);
   // `module`.weight and, if it is FP8 or FP4, its scale.
   void Linear(const std::string& module, ops::LinearWeight& out);
   void Norm(const std::string& name, ops::Vector& out);
   void Floats(const std::string& name, const float*& out);
+  // As Linear, but the data stay the host's.
+  void HostLinear(const std::string& module, ops::LinearWeight& out);
+  // Where `count` values at `host` are for operators; null after a failure.
+  template <typename T>
+  const T* Place(const T* host, int64_t count) {
+    return static_cast<const T*>(PlaceBytes(host, count * static_cast<int64_t>(sizeof(T))));
+  }
+  const void* PlaceBytes(const void* host, int64_t bytes);
 
  private:
   absl::Status CheckScales(const checkpoint::TensorEntry& entry, ops::LinearWeight& out) const;
 
   const checkpoint::WeightSource& source_;
+  WeightStore& store_;
   const Scales scales_;
   absl::Status status_;
 };

@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,12 +57,19 @@ class Buffer {
   std::function<void(void*)> release_;
 };
 
+struct FreeMemory {
+  int64_t bytes = 0;
+  std::string source;  // "NVIDIA H200"
+};
+
 class Memory {
  public:
   virtual ~Memory() = default;
 
   // Whether the host can read and write what Allocate gives.
   virtual bool is_host() const = 0;
+  // What can be allocated, of a device with memory of its own; nothing for the host's, which others use too.
+  virtual std::optional<FreeMemory> Free() const { return std::nullopt; }
   // Zeroed, aligned to 256 bytes. ResourceExhausted naming `purpose`, the size and what is free.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes, const char* purpose) = 0;
   // Host memory that Upload takes without waiting (pinned, on a GPU); zeroed.

@@ -348,7 +348,7 @@ class Ops {
   // Waits for all that was enqueued; the first error of a device since the last call.
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
   // Where all that operators read and write lies, but for what a comment says is the host's.
-  virtual Memory& memory() { return HostMemory(); }
+  virtual Memory& memory() const { return HostMemory(); }
   // To be called once for the experts of every layer before MoeExperts takes them; `experts` outlives the Ops or the
   // next call with it.
   virtual absl::Status PrepareExperts(std::span<const ExpertWeights> /*experts*/) { return absl::OkStatus(); }

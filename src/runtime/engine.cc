@@ -246,7 +246,14 @@ absl::Status Engine::FitMemory() {
       free_choice ? std::min(planned_config().max_position_embeddings, kDefaultContext) : options_.max_model_len;
   checkpoint::AvailableMemory available = {INT64_MAX, "not looked at"};
   if (options_.check_memory) {
-    HADAL_ASSIGN_OR_RETURN(available, checkpoint::ReadAvailableMemory());
+    HADAL_ASSIGN_OR_RETURN(const std::optional<ops::FreeMemory> device, models::DeviceMemory(options_.model));
+    if (device.has_value()) {
+      // What the driver, kernels and the allocator's granules take besides.
+      constexpr int64_t kDeviceReserve = int64_t{512} << 20;
+      available = {device->bytes - kDeviceReserve, "free memory of " + device->source};
+    } else {
+      HADAL_ASSIGN_OR_RETURN(available, checkpoint::ReadAvailableMemory());
+    }
   }
   while (true) {
     HADAL_ASSIGN_OR_RETURN(plan_, Plan(context));
@@ -286,6 +293,9 @@ absl::Status Engine::MakeDummyWeights() {
 // Copies the weights, or brings the mapped files into memory in their order, which is the fastest way to read them: the
 // first answers then do not wait for the disk.
 absl::Status Engine::ReadWeights() {
+  // A device takes its copy from the mapped files.
+  HADAL_ASSIGN_OR_RETURN(const bool on_device, models::HasDeviceMemory(options_.model));
+  if (on_device) return absl::OkStatus();
   constexpr int64_t kPage = 4096, kReportEvery = 64 << 20, kWorthCopying = 64 << 20;
   const int64_t total = checkpoint_->tensor_bytes();
   const bool may_copy = options_.weight_memory == WeightMemory::kAuto && total >= kWorthCopying;

@@ -134,6 +134,16 @@ absl::StatusOr<ModelMemory> PlanMemory(const ModelConfig& config, const ModelOpt
   return entry->plan(config, *platform.ops, options.limits);
 }
 
+absl::StatusOr<bool> HasDeviceMemory(const ModelOptions& options) {
+  HADAL_ASSIGN_OR_RETURN(const Platform platform, MakePlatform(options));
+  return !platform.ops->memory().is_host();
+}
+
+absl::StatusOr<std::optional<ops::FreeMemory>> DeviceMemory(const ModelOptions& options) {
+  HADAL_ASSIGN_OR_RETURN(const Platform platform, MakePlatform(options));
+  return platform.ops->memory().Free();
+}
+
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(const checkpoint::WeightSource& weights,
                                                    const ModelOptions& options) {
   HADAL_ASSIGN_OR_RETURN(Platform platform, MakePlatform(options));

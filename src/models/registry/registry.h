@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,14 +14,20 @@
 namespace hadal::models {
 
 struct ModelOptions {
-  std::string device = "auto";         // auto, cpu, cuda, hip, xpu, reference
+  std::string device = "auto";         // auto, cpu, cuda, hip, xpu, reference; cuda:1 for the second card
   std::string numerics = "published";  // published, f32
   int threads = 0;                     // CPU: 0 takes all that the process may use
   std::string isa = "auto";            // CPU: auto, baseline, avx2, avx512, amx
+  bool deterministic = false;          // GPUs: a row has the same bits in any batch (gpu_ops.h); others always do so
   // "Architecture=Class": take a registered class other than the platform's own for an architecture.
   std::vector<std::string> class_overrides;
   ModelLimits limits;
 };
+
+// One more platform by its name, for programs that bring operators of their own (tests: GPU kernels on an emulator).
+// Before any model is made.
+using MakeOps = absl::StatusOr<std::unique_ptr<ops::Ops>> (*)(const ModelOptions& options, ops::Numerics numerics);
+void AddPlatform(const std::string& name, MakeOps make);
 
 // Names for --help and messages; classes of the platforms that are available.
 std::string RegisteredClasses();
@@ -32,6 +39,11 @@ absl::StatusOr<std::string> DescribeModel(const checkpoint::ModelConfig& config,
 
 // Bytes that the caches and one step's buffers will take, before anything is allocated.
 absl::StatusOr<ModelMemory> PlanMemory(const checkpoint::ModelConfig& config, const ModelOptions& options);
+
+// Whether the platform keeps weights and caches in memory of its own; and how much of that is free, where it is not the
+// host's.
+absl::StatusOr<bool> HasDeviceMemory(const ModelOptions& options);
+absl::StatusOr<std::optional<ops::FreeMemory>> DeviceMemory(const ModelOptions& options);
 
 // `weights` must outlive the model. Unimplemented for an architecture or platform that is not registered (the message
 // lists those that are); InvalidArgument for unknown option values; ResourceExhausted when the caches cannot be

@@ -1,15 +1,21 @@
-// The operators on a GPU: ops::Ops over the kernels of kernels/, the same for every backend.
+// The operators on a GPU: ops::Ops over the kernels of kernels/, the same for every backend. Which backends there are
+// depends on the build (HADAL_HAS_CUDA, HADAL_HAS_HIP; tests have the emulated one).
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "ops/ops.h"
-#include "platforms/gpu/backend.h"
 
-namespace hadal::gpu::HADAL_GPU_NS {
+#ifndef HADAL_HAS_CUDA
+#define HADAL_HAS_CUDA 0
+#endif
+#ifndef HADAL_HAS_HIP
+#define HADAL_HAS_HIP 0
+#endif
+
+namespace hadal::gpu {
 
 struct GpuOptions {
   ops::Numerics numerics = ops::Numerics::kPublished;
@@ -19,10 +25,16 @@ struct GpuOptions {
   bool deterministic = false;
 };
 
-// Fails as Device::Open.
-absl::StatusOr<std::unique_ptr<ops::Ops>> MakeGpuOps(const GpuOptions& options);
+// MakeGpuOps fails as Device::Open. DescribeGpu: "NVIDIA H200, sm_90, 132 multiprocessors".
+#define HADAL_DECLARE_GPU_BACKEND(ns)                                              \
+  namespace ns {                                                                   \
+  using gpu::GpuOptions;                                                           \
+  absl::StatusOr<std::unique_ptr<ops::Ops>> MakeGpuOps(const GpuOptions& options); \
+  absl::StatusOr<std::string> DescribeGpu(const GpuOptions& options);              \
+  }
+HADAL_DECLARE_GPU_BACKEND(cuda)
+HADAL_DECLARE_GPU_BACKEND(hip)
+HADAL_DECLARE_GPU_BACKEND(emulated)
+#undef HADAL_DECLARE_GPU_BACKEND
 
-// "NVIDIA H200, sm_90, 132 multiprocessors".
-absl::StatusOr<std::string> DescribeGpu(const GpuOptions& options);
-
-}  // namespace hadal::gpu::HADAL_GPU_NS
+}  // namespace hadal::gpu

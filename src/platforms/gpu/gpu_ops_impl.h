@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/carver.h"
+#include "platforms/gpu/backend.h"
 #include "platforms/gpu/gpu_ops.h"
 #include "platforms/gpu/kernels/attention.h"
 #include "platforms/gpu/kernels/linear.h"
@@ -22,7 +23,7 @@ class GpuOps final : public ops::Ops {
 
   std::string_view name() const override;
   ops::Numerics numerics() const override { return options_.numerics; }
-  ops::Memory& memory() override { return *device_; }
+  ops::Memory& memory() const override { return *device_; }
   size_t WorkspaceBytes(const ops::WorkspaceSpec& spec) const override;
   absl::Status Reserve(const ops::WorkspaceSpec& spec) override;
   absl::Status PrepareExperts(std::span<const ops::ExpertWeights> experts) override;

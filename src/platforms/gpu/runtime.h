@@ -39,6 +39,7 @@ class Device final : public ops::Memory {
   absl::Status Synchronize();
 
   bool is_host() const override { return false; }
+  std::optional<ops::FreeMemory> Free() const override;
   absl::StatusOr<ops::Buffer> Allocate(size_t bytes, const char* purpose) override;
   absl::StatusOr<ops::Buffer> AllocateStaging(size_t bytes, const char* purpose) override;
   void Upload(void* to, const void* from, size_t bytes) override;

@@ -68,6 +68,12 @@ absl::Status Device::Synchronize() {
   return absl::InternalError(fmt::format("{} ({}): {}", info_.name, info_.architecture, Text(error)));
 }
 
+std::optional<ops::FreeMemory> Device::Free() const {
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return std::nullopt;
+  return ops::FreeMemory{static_cast<int64_t>(free), info_.name};
+}
+
 absl::StatusOr<ops::Buffer> Device::Allocate(size_t bytes, const char* purpose) {
   void* data = nullptr;
   const size_t size = std::max<size_t>(bytes, 1);

@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
 Device::~Device() = default;
 absl::Status Device::Synchronize() { return absl::OkStatus(); }
 
+std::optional<ops::FreeMemory> Device::Free() const { return std::nullopt; }
 absl::StatusOr<ops::Buffer> Device::Allocate(size_t bytes, const char* purpose) { return HostBuffer(bytes, purpose); }
 absl::StatusOr<ops::Buffer> Device::AllocateStaging(size_t bytes, const char* purpose) {
   return HostBuffer(bytes, purpose);

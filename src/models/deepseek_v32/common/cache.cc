@@ -1,5 +1,7 @@
 #include "models/deepseek_v32/common/cache.h"
 
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/status.h"
@@ -90,22 +92,23 @@ size_t Cache::Bytes(const checkpoint::ModelConfig& config, const ModelLimits& li
 }
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
-                                                     DType act) {
+                                                     DType act, ops::Memory& memory) {
   std::unique_ptr<Cache> cache(new Cache());
   cache->layout_ = Layout(config, limits, act);
   const int64_t slabs = Slabs(cache->layout_, limits);
   HADAL_ASSIGN_OR_RETURN(cache->memory_,
-                         MemoryRegion::Map(static_cast<size_t>(slabs * cache->layout_.slab_bytes), "the cache"));
+                         memory.Allocate(static_cast<size_t>(slabs * cache->layout_.slab_bytes), "the cache"));
+  HADAL_ASSIGN_OR_RETURN(cache->tables_, BlockTables::Create(memory, cache->layout_, limits.max_seqs));
   const int64_t entries = cache->layout_.groups[0].table_blocks;
-  cache->table_.resize(static_cast<size_t>(limits.max_seqs * entries));
-  if (limits.cache_slabs == 0) {
-    for (size_t i = 0; i < cache->table_.size(); ++i) cache->table_[i] = static_cast<int32_t>(i);
+  for (int64_t seq = 0; limits.cache_slabs == 0 && seq < limits.max_seqs; ++seq) {
+    const std::span<int32_t> table = cache->tables_.Table(0, seq);
+    std::iota(table.begin(), table.end(), static_cast<int32_t>(seq * entries));
   }
   int64_t offset = 0;
   const auto place = [&](ops::PagedRows shape) {
     shape.data = cache->memory_.data() + offset;
     shape.block_stride = cache->layout_.slab_bytes;
-    shape.map.blocks = cache->table_.data();
+    shape.map.blocks = cache->tables_.device(0);
     shape.map.blocks_per_seq = entries;
     shape.map.block_rows = static_cast<int32_t>(limits.block_size);
     offset += PageOf(shape, limits.block_size);
@@ -117,11 +120,6 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const checkpoint::ModelConf
     if (config.has_indexer(i)) layer.index_keys = place(KeyShape(config, act));
   }
   return cache;
-}
-
-std::span<int32_t> Cache::Table(int32_t seq) {
-  const auto entries = static_cast<size_t>(layout_.groups[0].table_blocks);
-  return std::span(table_).subspan(entries * static_cast<size_t>(seq), entries);
 }
 
 }  // namespace hadal::models::deepseek_v32

@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/memory_region.h"
 #include "checkpoint/model_config.h"
+#include "models/block_tables.h"
 #include "models/deepseek_v32/common/traits.h"
 #include "models/kv_layout.h"
 #include "models/model.h"
+#include "ops/memory.h"
 #include "ops/tensor.h"
 
 namespace hadal::models::deepseek_v32 {
@@ -35,12 +36,12 @@ class Cache {
   // Bytes that Create would reserve.
   static size_t Bytes(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
   static absl::StatusOr<std::unique_ptr<Cache>> Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
-                                                       DType act);
+                                                       DType act, ops::Memory& memory);
   // What kv_cache_dtype auto means.
   static ModelLimits Resolve(ModelLimits limits, DType act, const Traits& traits);
 
   const KvLayout& layout() const { return layout_; }
-  std::span<int32_t> Table(int32_t seq);
+  BlockTables& tables() { return tables_; }
   // Main layers, then MTP blocks.
   const LayerCache& layer(int64_t i) const { return layers_[i]; }
 
@@ -49,8 +50,8 @@ class Cache {
 
   KvLayout layout_;
   std::vector<LayerCache> layers_;
-  std::vector<int32_t> table_;  // [max_seqs, table_blocks]
-  MemoryRegion memory_;
+  BlockTables tables_;
+  ops::Buffer memory_;
 };
 
 }  // namespace hadal::models::deepseek_v32

@@ -23,7 +23,8 @@ namespace {
 constexpr float kLayerNormEps = 1e-6f;  // of the indexer's keys (spec 3.1)
 
 // Buffers for max_batch_tokens rows, carved from `base`; returns the bytes used. Null only counts.
-size_t CarveStepBuffers(const ModelConfig& c, const ModelLimits& limits, DType act, std::byte* base, StepBuffers& out) {
+size_t CarveStepBuffers(const ModelConfig& c, const ModelLimits& limits, DType act, bool device, std::byte* base,
+                        StepBuffers& out) {
   const int64_t t = limits.max_batch_tokens;
   const int64_t heads = c.num_attention_heads;
   const int64_t row = c.kv_lora_rank + c.qk_rope_head_dim;
@@ -55,6 +56,7 @@ size_t CarveStepBuffers(const ModelConfig& c, const ModelLimits& limits, DType a
   out.cos = floats(t * c.qk_rope_head_dim / 2);
   out.sin = floats(t * c.qk_rope_head_dim / 2);
   out.head_in = tensor(limits.max_logit_rows, c.hidden_size, act);
+  if (device) out.logits = tensor(limits.max_logit_rows, c.vocab_size, DType::kF32);
   return carver.used();
 }
 
@@ -149,8 +151,10 @@ ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const Mo
   StepBuffers unused;
   ModelMemory memory;
   memory.cache = Cache::Bytes(config, limits, ops.act());
-  memory.scratch = CarveStepBuffers(config, limits, ops.act(), nullptr, unused) +
-                   ops.WorkspaceBytes(WorkspaceFor(config, limits)) + SplitKvBBytes(config);
+  const bool device = !ops.memory().is_host();
+  memory.scratch = CarveStepBuffers(config, limits, ops.act(), device, nullptr, unused) +
+                   ops.WorkspaceBytes(WorkspaceFor(config, limits)) + SplitKvBBytes(config) +
+                   (device ? StepStaging::Bytes(limits, 0) : 0);
   memory.layout = Cache::Layout(config, limits, ops.act());
   return memory;
 }
@@ -163,40 +167,49 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSou
   HADAL_RETURN_IF_ERROR(Cache::Check(weights.config(), limits, ops->act(), traits));
   std::unique_ptr<Model> model(new Model(weights.config(), std::move(ops), limits));
   const ModelConfig& c = model->config_;
-  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights));
-  HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, model->ops_->act()));
-  HADAL_RETURN_IF_ERROR(model->ops_->Reserve(WorkspaceFor(c, limits)));
-  const size_t bytes = CarveStepBuffers(c, limits, model->ops_->act(), nullptr, model->buffers_);
-  HADAL_ASSIGN_OR_RETURN(model->memory_, MemoryRegion::Map(bytes, "the buffers of a step"));
-  CarveStepBuffers(c, limits, model->ops_->act(), model->memory_.data(), model->buffers_);
+  ops::Ops& on = *model->ops_;
+  ops::Memory& memory = on.memory();
+  const DType act = on.act();
+  const bool device = !memory.is_host();
+  model->store_ = std::make_unique<WeightStore>(memory);
+  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights, *model->store_));
+  for (const LayerWeights& layer : model->weights_->layers) HADAL_RETURN_IF_ERROR(on.PrepareExperts(layer.experts));
+  for (const MtpWeights& mtp : model->weights_->mtp) HADAL_RETURN_IF_ERROR(on.PrepareExperts(mtp.layer.experts));
+  HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, act, memory));
+  HADAL_RETURN_IF_ERROR(on.Reserve(WorkspaceFor(c, limits)));
+  const size_t bytes = CarveStepBuffers(c, limits, act, device, nullptr, model->buffers_);
+  HADAL_ASSIGN_OR_RETURN(model->memory_, memory.Allocate(bytes, "the buffers of a step"));
+  CarveStepBuffers(c, limits, act, device, model->memory_.data(), model->buffers_);
+  HADAL_ASSIGN_OR_RETURN(model->staging_, StepStaging::Create(memory, limits, 0));
+  HADAL_RETURN_IF_ERROR(on.Synchronize());  // what was copied may go
+  if (device) model->weights_->split_kv_b = MemoryRegion();
   return model;
 }
 
 void Model::PrepareStep(const StepInput& step) {
   const auto tokens = static_cast<int64_t>(step.ids.size());
-  batch_ = {tokens, step.ids.data(), step.positions.data(), step.seqs.data()};
+  rows_ = staging_.Stage(step, {}, {});
+  cache_->tables().Commit(step.seqs);
   step_ = buffers_;
   for (ops::Tensor* t : {&step_.residual, &step_.x, &step_.y, &step_.hidden, &step_.draft_in, &step_.q_latent, &step_.q,
                          &step_.absorbed, &step_.kv, &step_.latent_out, &step_.heads_out, &step_.index_q,
                          &step_.index_k, &step_.index_weights, &step_.gate_logits}) {
     t->rows = tokens;
   }
-  ops_->ComputeRopeAngles(batch_, freqs_, step_.cos, step_.sin);
+  ops_->ComputeRopeAngles(rows_.batch, freqs_, step_.cos, step_.sin);
 }
 
 absl::Status Model::Forward(const StepInput& step) {
   HADAL_RETURN_IF_ERROR(CheckStep(step, config_, limits_));
   if (!step.embeddings.empty()) return InvalidArgument("embeddings: DeepSeek V3.2 takes token ids only");
   PrepareStep(step);
-  ops_->Embed(batch_, weights_->embed, 1, step_.residual);
+  ops_->Embed(rows_.batch, weights_->embed, 1, step_.residual);
   ObserveStreams(-1, false, step.observer);
   for (size_t i = 0; i < weights_->layers.size(); ++i) {
     RunLayer(static_cast<int64_t>(i), weights_->layers[i], i == 0, step.observer);
   }
   FinishNorm(weights_->norm);
-  Logits(step, weights_->head);
-  ops_->Synchronize();
-  return absl::OkStatus();
+  return Logits(step, weights_->head);
 }
 
 // The hidden states of the last step stand in buffers_.hidden.
@@ -207,28 +220,28 @@ absl::Status Model::Draft(int block, const StepInput& step) {
   HADAL_RETURN_IF_ERROR(CheckStep(step, config_, limits_));
   PrepareStep(step);
   const MtpWeights& mtp = weights_->mtp[block];
-  GatherRows(step.source_rows, step_.hidden);
-  ops_->Embed(batch_, weights_->embed, 1, step_.x);
-  ops_->MtpNorm(
-      {step_.x, step_.hidden, mtp.enorm, mtp.hnorm, static_cast<float>(config_.rms_norm_eps), batch_, step_.draft_in});
+  if (!rows_.source_rows.empty()) ops_->GatherRows(step_.hidden, rows_.source_rows, step_.hidden);
+  ops_->Embed(rows_.batch, weights_->embed, 1, step_.x);
+  ops_->MtpNorm({step_.x, step_.hidden, mtp.enorm, mtp.hnorm, static_cast<float>(config_.rms_norm_eps), rows_.batch,
+                 step_.draft_in});
   ops_->Linear(step_.draft_in, std::array{LinearTarget{&mtp.eh_proj, step_.residual, InputQuant::kNone}});
   const int64_t layer = config_.num_hidden_layers + block;
   ObserveStreams(layer - 1, false, step.observer);
   RunLayer(layer, mtp.layer, true, step.observer);
   FinishNorm(mtp.norm);
-  Logits(step, mtp.head);
-  ops_->Synchronize();
-  return absl::OkStatus();
+  return Logits(step, mtp.head);
 }
 
 void Model::ObserveStreams(int64_t layer, bool with_output, StepObserver* observer) {
   if (observer == nullptr) return;
-  const auto* from = static_cast<const std::byte*>(step_.residual.data);
-  observed_streams_.assign(from, from + DTypeBytes(step_.residual.dtype, step_.residual.rows * step_.residual.cols));
-  ops::Tensor streams = step_.residual;
-  streams.data = observed_streams_.data();
-  if (with_output) ops_->Add(streams, step_.y);
-  observer->OnStreams(static_cast<int>(layer), streams);
+  const ops::Tensor& from = step_.residual;
+  const int64_t bytes = DTypeBytes(from.dtype, from.rows * from.cols);
+  // The sum of both is made by an operator, in a buffer that the next layer fills anew.
+  ops::Tensor sum = step_.hidden;
+  ops_->memory().Copy(sum.data, from.data, static_cast<size_t>(bytes));
+  if (with_output) ops_->Add(sum, step_.y);
+  HostView<std::byte> view(ops_->memory(), static_cast<std::byte*>(sum.data), bytes);
+  observer->OnStreams(static_cast<int>(layer), ops::MakeTensor(view.data(), from.dtype, from.rows, from.cols));
 }
 
 void Model::RunLayer(int64_t index, const LayerWeights& layer, bool first, StepObserver* observer) {
@@ -261,7 +274,7 @@ void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* ob
   const std::array<LinearTarget, 2> queries = {LinearTarget{&attn.q_b, step_.q, InputQuant::kFp8},
                                                LinearTarget{&attn.indexer.wq_b, step_.index_q, InputQuant::kFp8}};
   ops_->Linear(step_.q_latent, {queries.data(), layer.has_indexer ? size_t{2} : size_t{1}});
-  ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, batch_, cache.latent, false});
+  ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, rows_.batch, cache.latent, false});
   if (layer.has_indexer) ChooseRows(index, layer, cache, observer);
 
   // Queries in the space of the latents: the absorbed part, then the rotary one.
@@ -274,7 +287,7 @@ void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* ob
   args.value_dim = config_.kv_lora_rank;
   args.softmax_scale = softmax_scale_;
   args.round_probabilities = true;
-  args.batch = batch_;
+  args.batch = rows_.batch;
   args.compressed = cache.latent;
   args.ratio = 1;
   args.topk = config_.index_topk > 0 ? step_.topk : nullptr;
@@ -289,7 +302,8 @@ void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* ob
 void Model::ChooseRows(int64_t index, const LayerWeights& layer, const LayerCache& cache, StepObserver* observer) {
   const ops::RopeAngles rope = {step_.cos, step_.sin, config_.qk_rope_head_dim / 2};
   const IndexerWeights& indexer = layer.attn.indexer;
-  ops_->IndexerKeyStore({step_.index_k, indexer.k_norm, indexer.k_bias, kLayerNormEps, rope, batch_, cache.index_keys});
+  ops_->IndexerKeyStore(
+      {step_.index_k, indexer.k_norm, indexer.k_bias, kLayerNormEps, rope, rows_.batch, cache.index_keys});
   ops_->IndexerQuery({step_.index_q, config_.index_n_heads, config_.index_head_dim, rope, ops::IndexerStyle::kV32});
   ops::IndexerTopkArgs args;
   args.q = step_.index_q;
@@ -298,17 +312,21 @@ void Model::ChooseRows(int64_t index, const LayerWeights& layer, const LayerCach
   args.head_dim = config_.index_head_dim;
   args.ratio = 1;
   args.top_k = config_.index_topk;
-  args.batch = batch_;
+  args.batch = rows_.batch;
   args.keys = cache.index_keys;
   args.out = step_.topk;
   args.style = ops::IndexerStyle::kV32;
   if (observer != nullptr) {
     args.scores_stride = limits_.max_context;
-    observed_scores_.resize(static_cast<size_t>(batch_.tokens * args.scores_stride));
-    args.scores = observed_scores_.data();
+    args.scores = ScoresForObserver(rows_.batch.tokens * args.scores_stride, ops_->memory(), &observed_scores_);
   }
   ops_->IndexerTopk(args);
-  if (observer != nullptr) observer->OnIndex(static_cast<int>(index), args.scores, args.scores_stride, step_.topk);
+  if (args.scores != nullptr) {
+    HostView<float> scores(ops_->memory(), args.scores, rows_.batch.tokens * args.scores_stride);
+    HostView<int32_t> topk(ops_->memory(), step_.topk, rows_.batch.tokens * args.top_k);
+    observer->OnIndex(static_cast<int>(index), scores.data(), args.scores_stride, topk.data());
+    topk.Return();
+  }
 }
 
 void Model::FeedForward(int64_t index, const LayerWeights& layer, StepObserver* observer) {
@@ -332,13 +350,11 @@ void Model::FeedForward(int64_t index, const LayerWeights& layer, StepObserver* 
   route.groups = config_.n_group;
   route.topk_groups = config_.topk_group;
   route.normalise = config_.norm_topk_prob;
-  route.batch = batch_;
+  route.batch = rows_.batch;
   route.experts = step_.experts;
   route.weights = step_.expert_weights;
   ops_->MoeRoute(route);
-  if (observer != nullptr) {
-    observer->OnRoute(static_cast<int>(index), step_.gate_logits, step_.experts, step_.expert_weights);
-  }
+  if (observer != nullptr) ObserveRoute(static_cast<int>(index), route, ops_->memory(), observer);
   experts.experts = step_.experts;
   experts.weights = step_.expert_weights;
   experts.experts_per_token = config_.num_experts_per_tok;
@@ -351,18 +367,12 @@ void Model::FinishNorm(const ops::Vector& norm) {
   ops_->AddRmsNorm({step_.y, step_.residual, norm, static_cast<float>(config_.rms_norm_eps), step_.hidden});
 }
 
-void Model::Logits(const StepInput& step, const ops::LinearWeight& head) {
-  if (step.logit_rows.empty()) return;
+absl::Status Model::Logits(const StepInput& step, const ops::LinearWeight& head) {
+  if (step.logit_rows.empty()) return ops_->Synchronize();
   ops::Tensor z = step_.head_in;
   z.rows = static_cast<int64_t>(step.logit_rows.size());
-  const int64_t bytes = DTypeBytes(z.dtype, z.cols);
-  for (int64_t i = 0; i < z.rows; ++i) {
-    std::memcpy(static_cast<std::byte*>(z.data) + i * bytes,
-                static_cast<const std::byte*>(step_.hidden.data) + step.logit_rows[i] * bytes,
-                static_cast<size_t>(bytes));
-  }
-  const ops::Tensor logits = ops::MakeTensor(step.logits, DType::kF32, z.rows, config_.vocab_size);
-  ops_->Linear(z, std::array{LinearTarget{&head, logits, InputQuant::kNone}});
+  ops_->GatherRows(step_.hidden, rows_.logit_rows, z);
+  return HeadLogits(*ops_, z, head, step_.logits, step.logits);
 }
 
 }  // namespace hadal::models::deepseek_v32

@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/memory_region.h"
 #include "checkpoint/tensor_entry.h"
 #include "models/deepseek_v32/common/cache.h"
 #include "models/deepseek_v32/common/weights.h"
 #include "models/model.h"
+#include "models/step_staging.h"
+#include "models/weight_store.h"
 
 namespace hadal::models::deepseek_v32 {
 
@@ -45,6 +46,7 @@ struct StepBuffers {
   float* cos = nullptr;             // [T, rope/2]
   float* sin = nullptr;             // [T, rope/2]
   ops::Tensor head_in;              // [R, d]
+  ops::Tensor logits;               // f32 [R, V]; where the host cannot be written to
 };
 
 class Model final : public models::Model {
@@ -61,7 +63,7 @@ class Model final : public models::Model {
   ModelMemory memory() const override { return Plan(config_, *ops_, limits_); }  // limits_ are resolved
   ops::Ops& ops() override { return *ops_; }
   const KvLayout& kv_layout() const override { return cache_->layout(); }
-  std::span<int32_t> BlockTable(int64_t /*group*/, int32_t seq) override { return cache_->Table(seq); }
+  std::span<int32_t> BlockTable(int64_t /*group*/, int32_t seq) override { return cache_->tables().Table(0, seq); }
 
   absl::Status Forward(const StepInput& step) override;
   absl::Status Draft(int block, const StepInput& step) override;
@@ -77,23 +79,24 @@ class Model final : public models::Model {
   void FeedForward(int64_t index, const LayerWeights& layer, StepObserver* observer);
   // hidden = RMSNorm(y + residual).
   void FinishNorm(const ops::Vector& norm);
-  void Logits(const StepInput& step, const ops::LinearWeight& head);
+  absl::Status Logits(const StepInput& step, const ops::LinearWeight& head);
   void ObserveStreams(int64_t layer, bool with_output, StepObserver* observer);
 
   checkpoint::ModelConfig config_;
   ModelLimits limits_;
   std::unique_ptr<ops::Ops> ops_;
+  std::unique_ptr<WeightStore> store_;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<Cache> cache_;
   std::vector<float> freqs_;
   float softmax_scale_;
-  MemoryRegion memory_;
+  ops::Buffer memory_;
+  StepStaging staging_;
   StepBuffers buffers_;  // sized for max_batch_tokens
   StepBuffers step_;     // the same, cut to the rows of this step
-  ops::BatchRows batch_;
+  StagedRows rows_;      // of this step
   // Only when a step is observed.
-  std::vector<float> observed_scores_;
-  std::vector<std::byte> observed_streams_;
+  ops::Buffer observed_scores_;
 };
 
 }  // namespace hadal::models::deepseek_v32

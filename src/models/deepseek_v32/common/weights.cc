@@ -17,8 +17,8 @@ constexpr int64_t kScaleBlock = 128;
 
 class Binder : private WeightBinder {
  public:
-  explicit Binder(const checkpoint::WeightSource& source)
-      : WeightBinder(source, Scales::kAny), source_(source), config_(source.config()) {}
+  Binder(const checkpoint::WeightSource& source, WeightStore& store)
+      : WeightBinder(source, store, Scales::kAny), source_(source), config_(source.config()) {}
 
   absl::StatusOr<std::unique_ptr<ModelWeights>> Bind() {
     auto weights = std::make_unique<ModelWeights>();
@@ -54,7 +54,7 @@ class Binder : private WeightBinder {
   // when they are transposed.
   void SplitKvB(const std::string& module, AttentionWeights& out) {
     ops::LinearWeight kv_b;
-    Linear(module, kv_b);
+    HostLinear(module, kv_b);
     if (!ok()) return;
     const int64_t heads = config_.num_attention_heads;
     const int64_t nope = config_.qk_nope_head_dim, value = config_.v_head_dim, latent = config_.kv_lora_rank;
@@ -78,6 +78,8 @@ class Binder : private WeightBinder {
       }
       std::memcpy(values + h * value * latent * element, head + nope * latent * element, value * latent * element);
     }
+    out.key_up.data = PlaceBytes(keys, heads * latent * nope * element);
+    out.value_up.data = PlaceBytes(values, heads * value * latent * element);
     if (!fp8) return;
     const int64_t scale_element = DTypeBytes(kv_b.scale_dtype, 1);
     const int64_t key_rows = nope / kScaleBlock, value_rows = value / kScaleBlock, cols = latent / kScaleBlock;
@@ -97,6 +99,8 @@ class Binder : private WeightBinder {
       std::memcpy(value_scales + h * value_rows * cols * scale_element, head + key_rows * cols * scale_element,
                   value_rows * cols * scale_element);
     }
+    out.key_up.scale = PlaceBytes(key_scales, heads * key_rows * cols * scale_element);
+    out.value_up.scale = PlaceBytes(value_scales, heads * value_rows * cols * scale_element);
   }
 
   void Attention(const std::string& prefix, bool indexer, AttentionWeights& out) {
@@ -162,7 +166,7 @@ size_t SplitKvBBytes(const ModelConfig& c) {
   return static_cast<size_t>(layers * (2 * values + 4 * scales + kPieces * kPadding));
 }
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source) {
+absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source, WeightStore& store) {
   const ModelConfig& c = source.config();
   for (const auto& [name, value] : {std::pair<const char*, int64_t>{"qk_nope_head_dim", c.qk_nope_head_dim},
                                     {"v_head_dim", c.v_head_dim},
@@ -170,7 +174,7 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::Weig
     if (value % kScaleBlock != 0)
       return Unimplemented("{} is {}; multiples of {} are implemented", name, value, kScaleBlock);
   }
-  return Binder(source).Bind();
+  return Binder(source, store).Bind();
 }
 
 }  // namespace hadal::models::deepseek_v32

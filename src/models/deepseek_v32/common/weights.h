@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/memory_region.h"
 #include "checkpoint/tensor_entry.h"
+#include "models/weight_store.h"
 #include "ops/ops.h"
 
 namespace hadal::models::deepseek_v32 {
@@ -53,7 +54,7 @@ struct ModelWeights {
   ops::Vector norm;
   std::vector<LayerWeights> layers;
   std::vector<MtpWeights> mtp;
-  MemoryRegion split_kv_b;  // what key_up and value_up point to
+  MemoryRegion split_kv_b;  // what key_up and value_up point to, or were copied to the device from
 };
 
 // Bytes of ModelWeights::split_kv_b.
@@ -61,7 +62,7 @@ size_t SplitKvBBytes(const checkpoint::ModelConfig& config);
 
 // Fails, naming the tensor, when one is missing ("MTP speculative decoding layer I weights missing from checkpoint" for
 // a whole MTP layer) or holds a scale that is not finite and above zero. Unimplemented for shapes of kv_b that cannot
-// be split at scale blocks.
-absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source);
+// be split at scale blocks. Weights lie where `store` puts them, which outlives them.
+absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source, WeightStore& store);
 
 }  // namespace hadal::models::deepseek_v32

@@ -1,6 +1,8 @@
 #include "models/deepseek_v4/common/cache.h"
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/status.h"
@@ -180,32 +182,32 @@ size_t Cache::Bytes(const checkpoint::ModelConfig& config, const ModelLimits& li
 }
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
-                                                     DType act) {
+                                                     DType act, ops::Memory& memory) {
   HADAL_RETURN_IF_ERROR(Check(limits, act));
   const std::vector<PlannedGroup> groups = Planner(config, limits, act).Groups();
   std::unique_ptr<Cache> cache(new Cache());
   cache->layout_ = LayoutOf(groups, limits);
   const int64_t slabs = Slabs(cache->layout_, limits);
   HADAL_ASSIGN_OR_RETURN(cache->memory_,
-                         MemoryRegion::Map(static_cast<size_t>(slabs * cache->layout_.slab_bytes), "the cache"));
+                         memory.Allocate(static_cast<size_t>(slabs * cache->layout_.slab_bytes), "the cache"));
+  HADAL_ASSIGN_OR_RETURN(cache->tables_, BlockTables::Create(memory, cache->layout_, limits.max_seqs));
   cache->layers_.resize(config.compress_ratios.size());
   int64_t first_slab = 0;
   const int64_t per_seq = SlabsOfSequence(cache->layout_);
-  for (const PlannedGroup& planned : groups) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const PlannedGroup& planned = groups[g];
+    const auto group = static_cast<int64_t>(g);
     const int64_t entries = planned.group.table_blocks;
-    std::vector<int32_t> table(static_cast<size_t>(limits.max_seqs * entries), 0);
-    if (limits.cache_slabs == 0) {
-      for (int64_t i = 0; i < limits.max_seqs * entries; ++i) {
-        table[i] = static_cast<int32_t>(i / entries * per_seq + first_slab + i % entries);
-      }
+    for (int64_t seq = 0; limits.cache_slabs == 0 && seq < limits.max_seqs; ++seq) {
+      const std::span<int32_t> table = cache->tables_.Table(group, seq);
+      std::iota(table.begin(), table.end(), static_cast<int32_t>(seq * per_seq + first_slab));
     }
     first_slab += entries;
-    cache->tables_.push_back(std::move(table));
     for (const Member& member : planned.members) {
       ops::PagedRows rows = member.shape;
       rows.data = cache->memory_.data() + member.offset;
       rows.block_stride = cache->layout_.slab_bytes;
-      rows.map.blocks = cache->tables_.back().data();
+      rows.map.blocks = cache->tables_.device(group);
       rows.map.blocks_per_seq = entries;
       rows.map.block_rows = static_cast<int32_t>(member.rows);
       rows.map.ring_blocks = planned.group.windowed() ? static_cast<int32_t>(entries) : 0;
@@ -213,11 +215,6 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const checkpoint::ModelConf
     }
   }
   return cache;
-}
-
-std::span<int32_t> Cache::Table(int64_t group, int32_t seq) {
-  const auto entries = static_cast<size_t>(layout_.groups[group].table_blocks);
-  return std::span(tables_[group]).subspan(entries * static_cast<size_t>(seq), entries);
 }
 
 }  // namespace hadal::models::deepseek_v4

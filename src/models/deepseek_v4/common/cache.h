@@ -13,10 +13,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/memory_region.h"
 #include "checkpoint/model_config.h"
+#include "models/block_tables.h"
 #include "models/kv_layout.h"
 #include "models/model.h"
+#include "ops/memory.h"
 #include "ops/tensor.h"
 
 namespace hadal::models::deepseek_v4 {
@@ -37,11 +38,12 @@ class Cache {
   static KvLayout Layout(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
   // Bytes that Create would reserve.
   static size_t Bytes(const checkpoint::ModelConfig& config, const ModelLimits& limits, DType act);
+  // `memory` outlives the cache.
   static absl::StatusOr<std::unique_ptr<Cache>> Create(const checkpoint::ModelConfig& config, const ModelLimits& limits,
-                                                       DType act);
+                                                       DType act, ops::Memory& memory);
 
   const KvLayout& layout() const { return layout_; }
-  std::span<int32_t> Table(int64_t group, int32_t seq);
+  BlockTables& tables() { return tables_; }
   // Main layers, then MTP blocks.
   const LayerCache& layer(int64_t i) const { return layers_[i]; }
 
@@ -50,8 +52,8 @@ class Cache {
 
   KvLayout layout_;
   std::vector<LayerCache> layers_;
-  std::vector<std::vector<int32_t>> tables_;  // by group: [max_seqs, table_blocks]
-  MemoryRegion memory_;
+  BlockTables tables_;
+  ops::Buffer memory_;
 };
 
 }  // namespace hadal::models::deepseek_v4

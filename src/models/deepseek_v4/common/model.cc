@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -29,9 +28,11 @@ Model::Model(const checkpoint::ModelConfig& config, std::unique_ptr<ops::Ops> op
 ModelMemory Model::Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& limits) {
   StepBuffers unused;
   ModelMemory memory;
+  const bool device = !ops.memory().is_host();
   memory.cache = Cache::Bytes(config, limits, ops.act());
-  memory.scratch =
-      CarveStepBuffers(config, limits, ops.act(), nullptr, unused) + ops.WorkspaceBytes(WorkspaceFor(config, limits));
+  memory.scratch = CarveStepBuffers(config, limits, ops.act(), device, nullptr, unused) +
+                   ops.WorkspaceBytes(WorkspaceFor(config, limits)) +
+                   (device ? StepStaging::Bytes(limits, DTypeBytes(ops.act(), config.hidden_size)) : 0);
   memory.layout = Cache::Layout(config, limits, ops.act());
   return memory;
 }
@@ -59,12 +60,23 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSou
     return InvalidArgument("a context of {} positions was asked for; the model was made for at most {}",
                            limits.max_context, c.max_position_embeddings);
   }
-  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights));
-  HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, model->ops_->act()));
-  HADAL_RETURN_IF_ERROR(model->ops_->Reserve(WorkspaceFor(c, limits)));
-  const size_t bytes = CarveStepBuffers(c, limits, model->ops_->act(), nullptr, model->buffers_);
-  HADAL_ASSIGN_OR_RETURN(model->memory_, MemoryRegion::Map(bytes, "the buffers of a step"));
-  CarveStepBuffers(c, limits, model->ops_->act(), model->memory_.data(), model->buffers_);
+  ops::Ops& on = *model->ops_;
+  ops::Memory& memory = on.memory();
+  const DType act = on.act();
+  const bool device = !memory.is_host();
+  model->store_ = std::make_unique<WeightStore>(memory);
+  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights, *model->store_));
+  for (const LayerWeights& layer : model->weights_->layers) HADAL_RETURN_IF_ERROR(on.PrepareExperts(layer.ffn.experts));
+  for (const MtpWeights& mtp : model->weights_->mtp) HADAL_RETURN_IF_ERROR(on.PrepareExperts(mtp.layer.ffn.experts));
+  HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, act, memory));
+  HADAL_RETURN_IF_ERROR(on.Reserve(WorkspaceFor(c, limits)));
+  const size_t bytes = CarveStepBuffers(c, limits, act, device, nullptr, model->buffers_);
+  HADAL_ASSIGN_OR_RETURN(model->memory_, memory.Allocate(bytes, "the buffers of a step"));
+  CarveStepBuffers(c, limits, act, device, model->memory_.data(), model->buffers_);
+  HADAL_ASSIGN_OR_RETURN(model->staging_, StepStaging::Create(memory, limits, DTypeBytes(act, c.hidden_size)));
+  model->window_begin_.resize(static_cast<size_t>(limits.max_batch_tokens));
+  model->window_end_.resize(static_cast<size_t>(limits.max_batch_tokens));
+  HADAL_RETURN_IF_ERROR(on.Synchronize());  // what was copied may go
   return model;
 }
 
@@ -81,7 +93,6 @@ absl::Status Model::CheckStep(const StepInput& step) const {
 
 void Model::PrepareStep(const StepInput& step, bool spans) {
   const auto tokens = static_cast<int64_t>(step.ids.size());
-  batch_ = {tokens, step.ids.data(), step.positions.data(), step.seqs.data()};
   step_ = CutToRows(buffers_, tokens, config_.hc_mult);
   // What there is of each sequence once this step is stored: the window's rows before its first row, up to its last.
   for (int64_t t = 0; t < tokens; ++t) seq_ranges_[step.seqs[t]] = {-1, 0};
@@ -97,11 +108,14 @@ void Model::PrepareStep(const StepInput& step, bool spans) {
     const ops::WindowRange seen =
         ops::VisibleWindow(step.positions[t], in_span ? step.left_visible[t] : 0, in_span ? step.right_visible[t] : 0,
                            config_.sliding_window, exists.begin, exists.end);
-    step_.window_begin[t] = static_cast<int32_t>(seen.begin);
-    step_.window_end[t] = static_cast<int32_t>(seen.end);
+    window_begin_[t] = static_cast<int32_t>(seen.begin);
+    window_end_[t] = static_cast<int32_t>(seen.end);
   }
-  ops_->ComputeRopeAngles(batch_, plain_freqs_, step_.rope[0][0], step_.rope[0][1]);
-  ops_->ComputeRopeAngles(batch_, compressed_freqs_, step_.rope[1][0], step_.rope[1][1]);
+  const auto count = static_cast<size_t>(tokens);
+  rows_ = staging_.Stage(step, std::span(window_begin_).first(count), std::span(window_end_).first(count));
+  cache_->tables().Commit(step.seqs);
+  ops_->ComputeRopeAngles(rows_.batch, plain_freqs_, step_.rope[0][0], step_.rope[0][1]);
+  ops_->ComputeRopeAngles(rows_.batch, compressed_freqs_, step_.rope[1][0], step_.rope[1][1]);
 }
 
 ops::RopeAngles Model::Angles(int ratio) const {
@@ -112,19 +126,17 @@ ops::RopeAngles Model::Angles(int ratio) const {
 absl::Status Model::Forward(const StepInput& step) {
   HADAL_RETURN_IF_ERROR(CheckStep(step));
   PrepareStep(step, true);
-  ops_->Embed(batch_, weights_->embed, config_.hc_mult, step_.streams);
-  if (!step.embeddings.empty()) ops_->PlaceEmbeddings(step.embeddings, config_.hc_mult, step_.streams);
-  if (step.observer != nullptr) step.observer->OnStreams(-1, step_.streams);
+  ops_->Embed(rows_.batch, weights_->embed, config_.hc_mult, step_.streams);
+  if (!rows_.embeddings.empty()) ops_->PlaceEmbeddings(rows_.embeddings, config_.hc_mult, step_.streams);
+  ObserveStreams(-1, step_.streams, step.observer);
   for (size_t i = 0; i < weights_->layers.size(); ++i) {
     RunLayer(static_cast<int64_t>(i), weights_->layers[i], step_.streams, step.observer);
   }
   if (!buffers_.draft_streams.empty()) {
-    std::memcpy(buffers_.draft_streams.data, step_.streams.data,
-                DTypeBytes(step_.streams.dtype, step_.streams.rows * step_.streams.cols));
+    ops_->memory().Copy(buffers_.draft_streams.data, step_.streams.data,
+                        DTypeBytes(step_.streams.dtype, step_.streams.rows * step_.streams.cols));
   }
-  Logits(step, step_.streams, weights_->hc_head, weights_->norm);
-  ops_->Synchronize();
-  return absl::OkStatus();
+  return Logits(step, step_.streams, weights_->hc_head, weights_->norm);
 }
 
 absl::Status Model::Draft(int block, const StepInput& step) {
@@ -138,10 +150,10 @@ absl::Status Model::Draft(int block, const StepInput& step) {
   const int64_t hc = config_.hc_mult;
   const int64_t d = config_.hidden_size;
   ops::Tensor streams = step_.draft_streams;
-  GatherRows(step.source_rows, streams);
+  if (!rows_.source_rows.empty()) ops_->GatherRows(streams, rows_.source_rows, streams);
   // e = e_proj(RMSNorm(embed[next])), broadcast over the streams; every stream goes through h_proj.
-  ops_->Embed(batch_, weights_->embed, 1, step_.x);
-  if (!step.embeddings.empty()) ops_->PlaceEmbeddings(step.embeddings, 1, step_.x);
+  ops_->Embed(rows_.batch, weights_->embed, 1, step_.x);
+  if (!rows_.embeddings.empty()) ops_->PlaceEmbeddings(rows_.embeddings, 1, step_.x);
   ops_->RmsNorm(step_.x, mtp.enorm, eps, step_.x);
   ops_->Linear(step_.x, std::array{LinearTarget{&mtp.e_proj, step_.y, InputQuant::kFp8}});
   ops::Tensor per_stream = ops::MakeTensor(streams.data, streams.dtype, streams.rows * hc, d);
@@ -157,9 +169,7 @@ absl::Status Model::Draft(int block, const StepInput& step) {
   ops_->MtpCombine({step_.y, per_stream, hc, streams});
   const int64_t index = config_.num_hidden_layers + block;
   RunLayer(index, mtp.layer, streams, step.observer);
-  Logits(step, streams, mtp.hc_head, mtp.norm);
-  ops_->Synchronize();
-  return absl::OkStatus();
+  return Logits(step, streams, mtp.hc_head, mtp.norm);
 }
 
 void Model::RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor& streams, StepObserver* observer) {
@@ -172,7 +182,14 @@ void Model::RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor
   };
   sub_block(layer.hc_attn, layer.attn_norm, [&] { Attention(index, layer, step_.x, step_.y, observer); });
   sub_block(layer.hc_ffn, layer.ffn_norm, [&] { Moe(index, layer.ffn, step_.x, step_.y, observer); });
-  if (observer != nullptr) observer->OnStreams(static_cast<int>(index), streams);
+  ObserveStreams(static_cast<int>(index), streams, observer);
+}
+
+void Model::ObserveStreams(int layer, const ops::Tensor& streams, StepObserver* observer) {
+  if (observer == nullptr) return;
+  const int64_t bytes = DTypeBytes(streams.dtype, streams.rows * streams.cols);
+  HostView<std::byte> view(ops_->memory(), static_cast<std::byte*>(streams.data), bytes);
+  observer->OnStreams(layer, ops::MakeTensor(view.data(), streams.dtype, streams.rows, streams.cols));
 }
 
 void Model::Attention(int64_t index, const LayerWeights& layer, const ops::Tensor& x, const ops::Tensor& out,
@@ -207,10 +224,10 @@ void Model::Attention(int64_t index, const LayerWeights& layer, const ops::Tenso
                                        LinearTarget{&attn.indexer.wq_b, step_.index_q, InputQuant::kFp8}};
   ops_->Linear(step_.q_latent, {query.data(), overlap ? size_t{2} : size_t{1}});
   ops_->QNormRope({step_.q, config_.num_attention_heads, config_.head_dim, true, eps, rope});
-  ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, batch_, cache.window});
+  ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, rows_.batch, cache.window});
   if (layer.ratio > 0) {
     ops_->Compress({comp_kv, comp_gate, attn.compressor.ape, attn.compressor.norm, eps, layer.ratio, config_.head_dim,
-                    compressed_freqs_, false, batch_, cache.state, cache.compressed});
+                    compressed_freqs_, false, rows_.batch, cache.state, cache.compressed});
   }
   if (overlap) IndexCompressed(index, attn, cache, observer);
 
@@ -220,10 +237,10 @@ void Model::Attention(int64_t index, const LayerWeights& layer, const ops::Tenso
   args.head_dim = config_.head_dim;
   args.sink = attn.sink;
   args.softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
-  args.batch = batch_;
+  args.batch = rows_.batch;
   args.window = cache.window;
-  args.window_begin = step_.window_begin;
-  args.window_end = step_.window_end;
+  args.window_begin = rows_.window_begin;
+  args.window_end = rows_.window_end;
   args.compressed = cache.compressed;
   args.ratio = layer.ratio;
   args.topk = overlap ? step_.topk : nullptr;
@@ -239,8 +256,8 @@ void Model::IndexCompressed(int64_t index, const AttentionWeights& attn, const L
                             StepObserver* observer) {
   const CompressorWeights& compressor = attn.indexer.compressor;
   ops_->Compress({step_.index_kv, step_.index_gate, compressor.ape, compressor.norm,
-                  static_cast<float>(config_.rms_norm_eps), 4, config_.index_head_dim, compressed_freqs_, true, batch_,
-                  cache.index_state, cache.index_keys});
+                  static_cast<float>(config_.rms_norm_eps), 4, config_.index_head_dim, compressed_freqs_, true,
+                  rows_.batch, cache.index_state, cache.index_keys});
   ops_->IndexerQuery({step_.index_q, config_.index_n_heads, config_.index_head_dim, Angles(4)});
   ops::IndexerTopkArgs args;
   args.q = step_.index_q;
@@ -249,17 +266,19 @@ void Model::IndexCompressed(int64_t index, const AttentionWeights& attn, const L
   args.head_dim = config_.index_head_dim;
   args.ratio = 4;
   args.top_k = config_.index_topk;
-  args.batch = batch_;
+  args.batch = rows_.batch;
   args.keys = cache.index_keys;
   args.out = step_.topk;
   if (observer != nullptr) {
     args.scores_stride = limits_.max_context / 4 + 1;
-    observed_scores_.resize(batch_.tokens * args.scores_stride);
-    args.scores = observed_scores_.data();
+    args.scores = ScoresForObserver(rows_.batch.tokens * args.scores_stride, ops_->memory(), &observed_scores_);
   }
   ops_->IndexerTopk(args);
-  if (observer != nullptr) {
-    observer->OnIndex(static_cast<int>(index), args.scores, args.scores_stride, step_.topk);
+  if (args.scores != nullptr) {
+    HostView<float> scores(ops_->memory(), args.scores, rows_.batch.tokens * args.scores_stride);
+    HostView<int32_t> topk(ops_->memory(), step_.topk, rows_.batch.tokens * args.top_k);
+    observer->OnIndex(static_cast<int>(index), scores.data(), args.scores_stride, topk.data());
+    topk.Return();
   }
 }
 
@@ -270,16 +289,16 @@ void Model::Moe(int64_t index, const MoeWeights& moe, const ops::Tensor& x, cons
   route.logits = step_.gate_logits;
   route.bias = moe.bias;
   route.bias_vl = moe.bias_vl;
-  route.token_to_expert = moe.token_to_expert.empty() ? nullptr : moe.token_to_expert.data();
+  route.token_to_expert = moe.token_to_expert;
   route.image_first = limits_.image_first_id;
   route.experts_per_token = config_.num_experts_per_tok;
   route.scale = static_cast<float>(config_.routed_scaling_factor);
-  route.batch = batch_;
+  route.batch = rows_.batch;
   route.experts = step_.experts;
   route.weights = step_.expert_weights;
   ops_->MoeRoute(route);
   if (observer != nullptr) {
-    observer->OnRoute(static_cast<int>(index), step_.gate_logits, step_.experts, step_.expert_weights);
+    ObserveRoute(static_cast<int>(index), route, ops_->memory(), observer);
   }
   ops::MoeExpertsArgs experts;
   experts.x = x;
@@ -293,15 +312,14 @@ void Model::Moe(int64_t index, const MoeWeights& moe, const ops::Tensor& x, cons
   ops_->MoeExperts(experts);
 }
 
-void Model::Logits(const StepInput& step, const ops::Tensor& streams, const ops::HcWeights& hc,
-                   const ops::Vector& norm) {
-  if (step.logit_rows.empty()) return;
+absl::Status Model::Logits(const StepInput& step, const ops::Tensor& streams, const ops::HcWeights& hc,
+                           const ops::Vector& norm) {
+  if (step.logit_rows.empty()) return ops_->Synchronize();
   ops::Tensor z = step_.head_in;
   z.rows = static_cast<int64_t>(step.logit_rows.size());
   ops_->HcHead({streams, config_.hc_mult, hc, static_cast<float>(config_.hc_eps), norm,
-                static_cast<float>(config_.rms_norm_eps), z, step.logit_rows});
-  const ops::Tensor logits = ops::MakeTensor(step.logits, DType::kF32, z.rows, config_.vocab_size);
-  ops_->Linear(z, std::array{LinearTarget{&weights_->head, logits, InputQuant::kNone}});
+                static_cast<float>(config_.rms_norm_eps), z, rows_.logit_rows});
+  return HeadLogits(*ops_, z, weights_->head, step_.logits, step.logits);
 }
 
 }  // namespace hadal::models::deepseek_v4

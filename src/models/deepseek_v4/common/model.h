@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/memory_region.h"
 #include "checkpoint/tensor_entry.h"
 #include "models/deepseek_v4/common/cache.h"
 #include "models/deepseek_v4/common/weights.h"
 #include "models/model.h"
+#include "models/step_staging.h"
+#include "models/weight_store.h"
 #include "ops/combine_indices.h"
 
 namespace hadal::models::deepseek_v4 {
@@ -37,10 +38,9 @@ struct StepBuffers {
   ops::Tensor gate_logits;           // f32 [T, E]
   int32_t* experts = nullptr;        // [T, k]
   float* expert_weights = nullptr;   // [T, k]
-  int32_t* window_begin = nullptr;   // [T]
-  int32_t* window_end = nullptr;     // [T]
   float* rope[2][2] = {};            // [plain, compressed][cos, sin]: [T, Dr/2]
   ops::Tensor head_in;               // [R, d]
+  ops::Tensor logits;                // f32 [R, V]; where the host cannot be written to
 };
 
 class Model final : public models::Model {
@@ -55,7 +55,7 @@ class Model final : public models::Model {
   ModelMemory memory() const override { return Plan(config_, *ops_, limits_); }
   ops::Ops& ops() override { return *ops_; }
   const KvLayout& kv_layout() const override { return cache_->layout(); }
-  std::span<int32_t> BlockTable(int64_t group, int32_t seq) override { return cache_->Table(group, seq); }
+  std::span<int32_t> BlockTable(int64_t group, int32_t seq) override { return cache_->tables().Table(group, seq); }
 
   absl::Status Forward(const StepInput& step) override;
   absl::Status Draft(int block, const StepInput& step) override;
@@ -69,24 +69,29 @@ class Model final : public models::Model {
   void RunLayer(int64_t index, const LayerWeights& layer, const ops::Tensor& streams, StepObserver* observer);
   void Attention(int64_t index, const LayerWeights& layer, const ops::Tensor& x, const ops::Tensor& out,
                  StepObserver* observer);
+  void ObserveStreams(int layer, const ops::Tensor& streams, StepObserver* observer);
   void IndexCompressed(int64_t index, const AttentionWeights& attn, const LayerCache& cache, StepObserver* observer);
   void Moe(int64_t index, const MoeWeights& moe, const ops::Tensor& x, const ops::Tensor& out, StepObserver* observer);
-  void Logits(const StepInput& step, const ops::Tensor& streams, const ops::HcWeights& hc, const ops::Vector& norm);
+  absl::Status Logits(const StepInput& step, const ops::Tensor& streams, const ops::HcWeights& hc,
+                      const ops::Vector& norm);
   ops::RopeAngles Angles(int ratio) const;
 
   checkpoint::ModelConfig config_;
   ModelLimits limits_;
   std::unique_ptr<ops::Ops> ops_;
+  std::unique_ptr<WeightStore> store_;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<Cache> cache_;
   std::vector<float> plain_freqs_;       // layers of ratio 0 and MTP blocks
   std::vector<float> compressed_freqs_;  // every other layer
-  MemoryRegion memory_;
-  std::vector<ops::WindowRange> seq_ranges_;  // [max_seqs] positions of the window rows that exist, of this step
-  StepBuffers buffers_;                       // sized for max_batch_tokens
-  StepBuffers step_;                          // the same, cut to the rows of this step
-  ops::BatchRows batch_;
-  std::vector<float> observed_scores_;  // only when a step is observed
+  ops::Buffer memory_;
+  StepStaging staging_;
+  std::vector<int32_t> window_begin_, window_end_;  // [max_batch_tokens], of this step
+  std::vector<ops::WindowRange> seq_ranges_;        // [max_seqs] positions of the window rows that exist, of this step
+  StepBuffers buffers_;                             // sized for max_batch_tokens
+  StepBuffers step_;                                // the same, cut to the rows of this step
+  StagedRows rows_;                                 // of this step
+  ops::Buffer observed_scores_;                     // only when a step is observed
 };
 
 }  // namespace hadal::models::deepseek_v4

@@ -6,8 +6,8 @@
 
 namespace hadal::models::deepseek_v4 {
 
-size_t CarveStepBuffers(const checkpoint::ModelConfig& c, const ModelLimits& limits, DType act, std::byte* base,
-                        StepBuffers& out) {
+size_t CarveStepBuffers(const checkpoint::ModelConfig& c, const ModelLimits& limits, DType act, bool device,
+                        std::byte* base, StepBuffers& out) {
   const int64_t t = limits.max_batch_tokens;
   const int64_t hc = c.hc_mult;
   Carver carver(base);
@@ -40,12 +40,11 @@ size_t CarveStepBuffers(const checkpoint::ModelConfig& c, const ModelLimits& lim
   out.gate_logits = tensor(t, c.n_routed_experts, DType::kF32);
   out.experts = ints(t * c.num_experts_per_tok);
   out.expert_weights = floats(t * c.num_experts_per_tok);
-  out.window_begin = ints(t);
-  out.window_end = ints(t);
   for (auto& kind : out.rope) {
     for (float*& table : kind) table = floats(t * c.qk_rope_head_dim / 2);
   }
   out.head_in = tensor(limits.max_logit_rows, c.hidden_size, act);
+  if (device) out.logits = tensor(limits.max_logit_rows, c.vocab_size, DType::kF32);
   return carver.used();
 }
 

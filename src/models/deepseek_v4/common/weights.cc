@@ -15,8 +15,8 @@ using checkpoint::TensorEntry;
 
 class Binder : private WeightBinder {
  public:
-  explicit Binder(const checkpoint::WeightSource& source)
-      : WeightBinder(source, Scales::kExponents), config_(source.config()) {}
+  Binder(const checkpoint::WeightSource& source, WeightStore& store)
+      : WeightBinder(source, store, Scales::kExponents), config_(source.config()) {}
 
   absl::StatusOr<std::unique_ptr<ModelWeights>> Bind() {
     auto weights = std::make_unique<ModelWeights>();
@@ -77,21 +77,23 @@ class Binder : private WeightBinder {
     }
   }
 
-  void TokenToExpert(const std::string& name, std::vector<int32_t>& out) {
+  void TokenToExpert(const std::string& name, MoeWeights& moe) {
     const TensorEntry* entry = Get(name);
     if (entry == nullptr) return;
     Fail(checkpoint::CheckTokenExperts(*entry, config_.n_routed_experts));
     if (!ok()) return;
+    std::vector<int32_t>& out = moe.host_token_to_expert;
     out.resize(entry->elements());
     for (int64_t i = 0; i < entry->elements(); ++i) {
       out[i] = entry->dtype == DType::kI64 ? static_cast<int32_t>(entry->as<int64_t>()[i]) : entry->as<int32_t>()[i];
     }
+    moe.token_to_expert = Place(out.data(), entry->elements());
   }
 
   void Moe(const std::string& prefix, int64_t layer, MoeWeights& out) {
     Linear(prefix + "gate", out.gate);
     if (config_.is_hash_layer(layer)) {
-      TokenToExpert(prefix + "gate.tid2eid", out.token_to_expert);
+      TokenToExpert(prefix + "gate.tid2eid", out);
     } else {
       Floats(prefix + "gate.bias", out.bias);
     }
@@ -118,8 +120,8 @@ class Binder : private WeightBinder {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source) {
-  return Binder(source).Bind();
+absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source, WeightStore& store) {
+  return Binder(source, store).Bind();
 }
 
 }  // namespace hadal::models::deepseek_v4

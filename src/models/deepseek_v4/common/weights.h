@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/tensor_entry.h"
+#include "models/weight_store.h"
 #include "ops/ops.h"
 
 namespace hadal::models::deepseek_v4 {
@@ -33,11 +34,12 @@ struct AttentionWeights {
 };
 
 struct MoeWeights {
-  ops::LinearWeight gate;                   // [E, d]
-  const float* bias = nullptr;              // [E]; null on hash layers (a vision checkpoint's is not used there)
-  const float* bias_vl = nullptr;           // [E]; vision checkpoints
-  std::vector<int32_t> token_to_expert;     // [V, k]; hash layers
-  std::vector<ops::ExpertWeights> experts;  // [E]
+  ops::LinearWeight gate;                     // [E, d]
+  const float* bias = nullptr;                // [E]; null on hash layers (a vision checkpoint's is not used there)
+  const float* bias_vl = nullptr;             // [E]; vision checkpoints
+  const int32_t* token_to_expert = nullptr;   // [V, k]; hash layers
+  std::vector<int32_t> host_token_to_expert;  // what it is a copy of
+  std::vector<ops::ExpertWeights> experts;    // [E]
   ops::ExpertWeights shared;
 };
 
@@ -65,7 +67,8 @@ struct ModelWeights {
 };
 
 // Fails, naming the tensor, when one is missing or holds a scale that is no power of two in [2^-127, 2^100] (the
-// kernels take scales into the exponent; see docs/numerics.md). Values are read for scales only.
-absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source);
+// kernels take scales into the exponent; see docs/numerics.md). Values are read for scales only. Weights lie where
+// `store` puts them, which outlives them.
+absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source, WeightStore& store);
 
 }  // namespace hadal::models::deepseek_v4

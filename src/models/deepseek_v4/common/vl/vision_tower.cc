@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/carver.h"
 #include "base/status.h"
 
 namespace hadal::models::deepseek_v4 {
@@ -32,17 +33,11 @@ int64_t MaxPatches(const checkpoint::VisionConfig& vision) {
 size_t VisionTower::Carve(const checkpoint::ModelConfig& config, DType act, int64_t n, int64_t l, std::byte* base,
                           Buffers* out) {
   const checkpoint::VisionConfig& v = config.vision;
-  size_t used = 0;
+  Carver carver(base);
   const auto tensor = [&](int64_t rows, int64_t cols) {
-    std::byte* data = base == nullptr ? nullptr : base + used;
-    used += (static_cast<size_t>(DTypeBytes(act, rows * cols)) + 63) / 64 * 64;
-    return ops::MakeTensor(data, act, rows, cols);
+    return ops::MakeTensor(carver.Take<std::byte>(DTypeBytes(act, rows * cols)), act, rows, cols);
   };
-  const auto floats = [&](int64_t count) {
-    std::byte* data = base == nullptr ? nullptr : base + used;
-    used += (static_cast<size_t>(count) * sizeof(float) + 63) / 64 * 64;
-    return reinterpret_cast<float*>(data);
-  };
+  const auto floats = [&](int64_t count) { return carver.Take<float>(count); };
   out->pixels = tensor(n, 3 * v.patch_size * v.patch_size);
   for (ops::Tensor* t : {&out->x, &out->y, &out->z}) *t = tensor(n, v.dim);
   out->qkv = tensor(n, 3 * v.dim);
@@ -54,7 +49,10 @@ size_t VisionTower::Carve(const checkpoint::ModelConfig& config, DType act, int6
   out->aligned = tensor(l, config.hidden_size);
   out->cos = floats(n * (v.dim / v.n_heads) / 2);
   out->sin = floats(n * (v.dim / v.n_heads) / 2);
-  return used;
+  out->patches = carver.Take<uint8_t>(n * 3 * v.patch_size * v.patch_size);
+  out->embeddings = tensor(l, config.hidden_size);
+  out->order = carver.Take<const void*>(l);
+  return carver.used();
 }
 
 size_t VisionTower::Bytes(const checkpoint::ModelConfig& config, DType act) {
@@ -71,8 +69,11 @@ absl::StatusOr<std::unique_ptr<VisionTower>> VisionTower::Create(const checkpoin
     return Unimplemented("vision_dim / vision_n_heads is {}; up to {} are implemented", v.dim / v.n_heads, kMaxHeadDim);
   }
   std::unique_ptr<VisionTower> tower(new VisionTower(config, std::move(weights), ops, max_rows));
-  HADAL_ASSIGN_OR_RETURN(tower->memory_, MemoryRegion::Map(Bytes(config, ops->act()), "the vision tower"));
+  HADAL_ASSIGN_OR_RETURN(tower->memory_, ops->memory().Allocate(Bytes(config, ops->act()), "the vision tower"));
   tower->row_pointers_.reserve(config.vision.max_n_token);
+  const auto angles = static_cast<size_t>(MaxPatches(v) * (v.dim / v.n_heads / 2));
+  tower->cos_.resize(angles);
+  tower->sin_.resize(angles);
   return tower;
 }
 
@@ -111,7 +112,7 @@ void VisionTower::Linear(const ops::Tensor& x, const ops::LinearWeight& weight, 
 }
 
 // Rows turn the first half of a head's pairs, columns the second (spec 3 step 5).
-void VisionTower::FillAngles(int64_t rows, int64_t cols, const Buffers& b) const {
+void VisionTower::UploadAngles(int64_t rows, int64_t cols, const Buffers& b) {
   const int64_t half = config_.vision.dim / config_.vision.n_heads / 2;
   std::vector<float> inverse(half / 2);
   for (int64_t i = 0; i < half / 2; ++i) {
@@ -123,10 +124,13 @@ void VisionTower::FillAngles(int64_t rows, int64_t cols, const Buffers& b) const
       const bool by_row = i < half / 2;
       const auto position = static_cast<float>(by_row ? n / cols : n % cols);
       const float angle = position * inverse[by_row ? i : i - half / 2];
-      b.cos[n * half + i] = std::cos(angle);
-      b.sin[n * half + i] = std::sin(angle);
+      cos_[n * half + i] = std::cos(angle);
+      sin_[n * half + i] = std::sin(angle);
     }
   }
+  const auto bytes = static_cast<size_t>(rows * cols * half) * sizeof(float);
+  ops_->memory().Upload(b.cos, cos_.data(), bytes);
+  ops_->memory().Upload(b.sin, sin_.data(), bytes);
 }
 
 void VisionTower::Block(const VisionBlockWeights& weights, const Buffers& b) {
@@ -148,9 +152,11 @@ absl::Status VisionTower::Encode(const ImagePatches& image, ops::Tensor out) {
   HADAL_RETURN_IF_ERROR(Check(image, out));
   Buffers b;
   Carve(config_, ops_->act(), image.rows * image.cols, out.rows, memory_.data(), &b);
-  ops_->NormalisePixels(image.pixels.data(), b.pixels);
+  ops::Memory& memory = ops_->memory();
+  memory.Upload(b.patches, image.pixels.data(), image.pixels.size());
+  ops_->NormalisePixels(b.patches, b.pixels);
   Linear(b.pixels, weights_.patch_embed, weights_.patch_embed_bias, b.x);
-  FillAngles(image.rows, image.cols, b);
+  UploadAngles(image.rows, image.cols, b);
   for (const VisionBlockWeights& block : weights_.blocks) Block(block, b);
   ops_->RmsNorm(b.x, weights_.norm, kNormEps, b.x);
   ops_->UnfoldGrid(b.x, image.rows, image.cols, config_.vision.downsample_ratio, b.unfolded);
@@ -159,9 +165,17 @@ absl::Status VisionTower::Encode(const ImagePatches& image, ops::Tensor out) {
   Linear(b.projected, weights_.aligner_w2, weights_.aligner_w2_bias, b.aligned);
   row_pointers_.clear();
   for (const int32_t row : image.order) row_pointers_.push_back(Rows(b.aligned, row, 1).data);
-  ops_->PlaceEmbeddings(row_pointers_, 1, out);
-  ops_->Synchronize();
-  return absl::OkStatus();
+  memory.Upload(b.order, row_pointers_.data(), row_pointers_.size() * sizeof(const void*));
+  ops_->PlaceEmbeddings({b.order, row_pointers_.size()}, 1, b.embeddings);
+  const auto row_bytes = static_cast<size_t>(DTypeBytes(out.dtype, out.cols));
+  if (out.stride == out.cols) {
+    memory.Download(out.data, b.embeddings.data, static_cast<size_t>(out.rows) * row_bytes);
+  } else {
+    for (int64_t i = 0; i < out.rows; ++i) {
+      memory.Download(Rows(out, i, 1).data, Rows(b.embeddings, i, 1).data, row_bytes);
+    }
+  }
+  return ops_->Synchronize();
 }
 
 }  // namespace hadal::models::deepseek_v4

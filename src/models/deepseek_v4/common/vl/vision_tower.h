@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/memory_region.h"
 #include "checkpoint/model_config.h"
 #include "models/deepseek_v4/common/vl/vision_weights.h"
 #include "models/model.h"
@@ -27,7 +26,7 @@ class VisionTower {
                                                              VisionWeights weights, ops::Ops* ops, int64_t max_rows);
   static size_t Bytes(const checkpoint::ModelConfig& config, DType act);
 
-  // Model::EncodeImage.
+  // Model::EncodeImage; `out` is the host's.
   absl::Status Encode(const ImagePatches& image, ops::Tensor out);
   const VisionWeights& weights() const { return weights_; }
 
@@ -43,6 +42,9 @@ class VisionTower {
     ops::Tensor aligned, projected;  // [L, hidden]
     float* cos = nullptr;            // [N, head_dim/2]
     float* sin = nullptr;
+    uint8_t* patches = nullptr;    // [N, 3*p*p]
+    ops::Tensor embeddings;        // [L, hidden]: of the image's tokens in their order
+    const void** order = nullptr;  // [L] rows of `aligned` in that order
   };
 
   VisionTower(checkpoint::ModelConfig config, VisionWeights weights, ops::Ops* ops, int64_t max_rows)
@@ -53,15 +55,17 @@ class VisionTower {
                       Buffers* out);
   absl::Status Check(const ImagePatches& image, const ops::Tensor& out) const;
   void Linear(const ops::Tensor& x, const ops::LinearWeight& weight, const ops::Vector& bias, const ops::Tensor& out);
-  void FillAngles(int64_t rows, int64_t cols, const Buffers& b) const;
+  void UploadAngles(int64_t rows, int64_t cols, const Buffers& b);
   void Block(const VisionBlockWeights& weights, const Buffers& b);
 
   checkpoint::ModelConfig config_;
   VisionWeights weights_;
   ops::Ops* ops_;
   int64_t max_rows_;
-  MemoryRegion memory_;
+  ops::Buffer memory_;
+  // What goes up for an image.
   std::vector<const void*> row_pointers_;
+  std::vector<float> cos_, sin_;
 };
 
 }  // namespace hadal::models::deepseek_v4

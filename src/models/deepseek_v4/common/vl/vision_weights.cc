@@ -13,8 +13,8 @@ using checkpoint::TensorEntry;
 class VisionBinder {
  public:
   VisionBinder(const std::map<std::string, const TensorEntry*, std::less<>>& tensors,
-               std::vector<std::vector<float>>* converted)
-      : tensors_(tensors), converted_(converted) {}
+               std::vector<std::vector<float>>* converted, WeightStore* store)
+      : tensors_(tensors), converted_(converted), store_(store) {}
 
   void Linear(const std::string& name, ops::LinearWeight* out) {
     const auto [data, entry] = Data(name);
@@ -51,17 +51,25 @@ class VisionBinder {
   std::pair<const void*, const TensorEntry*> Data(const std::string& name) {
     const TensorEntry* entry = Find(name);
     if (entry == nullptr) return {nullptr, nullptr};
-    if (entry->dtype != DType::kF16) return {entry->data, entry};
+    if (entry->dtype != DType::kF16) return Place(entry->data, DTypeBytes(entry->dtype, entry->elements()), entry);
     absl::StatusOr<std::vector<float>> values = checkpoint::ReadFloats(*entry);
     if (!values.ok()) {
       status_ = values.status();
       return {nullptr, nullptr};
     }
-    return {converted_->emplace_back(*std::move(values)).data(), entry};
+    const std::vector<float>& kept = converted_->emplace_back(*std::move(values));
+    return Place(kept.data(), static_cast<int64_t>(kept.size() * sizeof(float)), entry);
+  }
+  std::pair<const void*, const TensorEntry*> Place(const void* data, int64_t bytes, const TensorEntry* entry) {
+    absl::StatusOr<const void*> place = store_->Place(data, static_cast<size_t>(bytes));
+    if (place.ok()) return {*place, entry};
+    status_ = place.status();
+    return {nullptr, nullptr};
   }
 
   const std::map<std::string, const TensorEntry*, std::less<>>& tensors_;
   std::vector<std::vector<float>>* converted_;
+  WeightStore* store_;
   absl::Status status_;
 };
 
@@ -75,8 +83,8 @@ absl::Status VisionWeightTarget::LoadWeights(TensorStream next) {
   }
 }
 
-absl::StatusOr<VisionWeights> VisionWeightTarget::Bind(const checkpoint::ModelConfig& config) {
-  VisionBinder binder(tensors_, &converted_);
+absl::StatusOr<VisionWeights> VisionWeightTarget::Bind(const checkpoint::ModelConfig& config, WeightStore& store) {
+  VisionBinder binder(tensors_, &converted_, &store);
   VisionWeights out;
   binder.Linear("vision.patch_embed.proj.weight", &out.patch_embed);
   binder.Vector("vision.patch_embed.proj.bias", &out.patch_embed_bias);

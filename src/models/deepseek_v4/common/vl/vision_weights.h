@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoint/model_config.h"
 #include "models/weight_loading.h"
+#include "models/weight_store.h"
 #include "ops/tensor.h"
 
 namespace hadal::models::deepseek_v4 {
@@ -36,8 +37,9 @@ class VisionWeightTarget final : public WeightTarget {
   absl::Status LoadWeights(TensorStream next) override;
   absl::Status ProcessWeightsAfterLoading() override { return absl::OkStatus(); }
 
-  // NotFound naming the tensor that is missing. BF16 and F32 are used where they lie, F16 is converted.
-  absl::StatusOr<VisionWeights> Bind(const checkpoint::ModelConfig& config);
+  // NotFound naming the tensor that is missing. BF16 and F32 are used as they are, F16 is converted. Weights lie where
+  // `store` puts them, which outlives them; the learned vectors are the host's.
+  absl::StatusOr<VisionWeights> Bind(const checkpoint::ModelConfig& config, WeightStore& store);
 
  private:
   std::map<std::string, const checkpoint::TensorEntry*, std::less<>> tensors_;

@@ -49,7 +49,8 @@ absl::StatusOr<std::unique_ptr<VlModel>> VlModel::Create(const checkpoint::Weigh
   if (!limits.images) return model;
 
   ops::Ops& shared = model->text_->ops();
-  HADAL_ASSIGN_OR_RETURN(VisionWeights vision, model->vision_.Bind(weights.config()));
+  model->store_ = std::make_unique<WeightStore>(shared.memory());
+  HADAL_ASSIGN_OR_RETURN(VisionWeights vision, model->vision_.Bind(weights.config(), *model->store_));
   const int64_t row_bytes = DTypeBytes(shared.act(), weights.config().hidden_size);
   HADAL_ASSIGN_OR_RETURN(model->vectors_, MemoryRegion::Map(4 * row_bytes, "the learned image vectors"));
   std::array<const void*, 4> rows;

@@ -16,6 +16,7 @@
 #include "models/deepseek_v4/common/vl/vision_weights.h"
 #include "models/deepseek_v4/common/vl/vl_shim.h"
 #include "models/model.h"
+#include "models/weight_store.h"
 
 namespace hadal::models::deepseek_v4 {
 
@@ -45,6 +46,7 @@ class VlModel final : public models::Model {
 
   std::unique_ptr<models::Model> text_;
   VisionWeightTarget vision_;  // keeps converted weights
+  std::unique_ptr<WeightStore> store_;
   std::unique_ptr<VisionTower> tower_;
   MemoryRegion vectors_;              // [4, hidden] act: start, pad, newline, end
   std::vector<const void*> of_kind_;  // of the five kinds of image tokens
