@@ -60,8 +60,9 @@ absl::StatusOr<ChatOptions> ReadOptions(const Json& options, const std::string& 
   return out;
 }
 
-void ExpectPrompt(Dialect dialect, const Json& messages, const absl::StatusOr<ChatOptions>& options, const Json& test) {
-  absl::StatusOr<Prompt> prompt = options.ok() ? EncodeChat(dialect, messages, *options) : options.status();
+void ExpectPrompt(ChatFormat format, const Json& messages, const absl::StatusOr<ChatOptions>& options,
+                  const Json& test) {
+  absl::StatusOr<Prompt> prompt = options.ok() ? EncodeChat(format, messages, *options) : options.status();
   if (test.value("error", false)) {
     EXPECT_FALSE(prompt.ok()) << prompt->Text();
     return;
@@ -168,7 +169,7 @@ TEST(ChatGoldenV4, EncodeCases) {
   for (const Json& test : cases["encode"]) {
     SCOPED_TRACE(test["name"].get<std::string>());
     const Json& options = test["options"];
-    ExpectPrompt(Dialect::kV4, test["messages"], ReadOptions(options, options["thinking_mode"].get<std::string>()),
+    ExpectPrompt(ChatFormat::kV4, test["messages"], ReadOptions(options, options["thinking_mode"].get<std::string>()),
                  test);
   }
 }
@@ -314,7 +315,7 @@ TEST(ChatGoldenV32, Cases) {
     const std::string mode = test["thinking_mode"].get<std::string>();
     if (test["kind"] == "encode") {
       ++encode;
-      ExpectPrompt(Dialect::kV32, test["messages"], ReadOptions(test["options"], mode), test);
+      ExpectPrompt(ChatFormat::kV32, test["messages"], ReadOptions(test["options"], mode), test);
     } else {
       ++parse;
       RunParseCase(test, mode, Dialect::kV32);
