@@ -28,7 +28,7 @@ TEST(Engine, ChoosesEverythingFromTheDirectory) {
   };
   const auto engine = LoadBundled(options);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  EXPECT_EQ((*engine)->dialect(), text::Dialect::kV4);
+  EXPECT_EQ((*engine)->chat_format(), text::ChatFormat::kV4);
   EXPECT_EQ((*engine)->effort_profile(), text::EffortProfile::kFirstRelease);
   EXPECT_EQ((*engine)->max_model_len(), 2048);
   EXPECT_THAT((*engine)->end_tokens(), testing::ElementsAre(1));
