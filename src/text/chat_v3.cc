@@ -137,6 +137,7 @@ class Encoder {
 
   absl::Status WriteAssistant(const ListedMessage& message) {
     const bool calls = HasCalls(*message.source);
+    CloseResults();
     HADAL_ASSIGN_OR_RETURN(const std::string_view reasoning, Reasoning(*message.source, message.where));
     // Reasoning is never shown again, but an answer that goes on stays behind what was thought for it.
     const bool goes_on = !IsEmpty(Field(*message.source, "wo_eos"));
@@ -210,14 +211,18 @@ class Encoder {
     writer_.Trusted(kOutputBeginText);
     HADAL_RETURN_IF_ERROR(WriteText(messages_[i]));
     writer_.Trusted(kOutputEndText);
-    // The answer follows without a header.
-    const bool group_ends = i + 1 == messages_.size() || messages_[i + 1].role != Role::kTool;
-    if (fenced_ && group_ends) writer_.Trusted(kOutputsEndText);
     return absl::OkStatus();
   }
 
-  // What the next answer begins with. Behind a tool result that is nothing.
+  // The end of a group of results is written when an answer follows, which then needs no header; behind results that a
+  // user's turn follows the template writes none.
+  void CloseResults() {
+    if (fenced_ && last_ == Role::kTool) writer_.Trusted(kOutputsEndText);
+  }
+
+  // What the next answer begins with.
   void WriteOpening() {
+    CloseResults();
     if (continued_ || last_ == Role::kTool) return;
     // Behind anything but a user's turn V3.1 opens nothing, the others do.
     if (format_ == ChatFormat::kV31 && last_ != Role::kUser) return;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "support/paths.h"
@@ -322,6 +323,23 @@ TEST(ChatGoldenV32, Cases) {
     }
   }
   EXPECT_EQ(encode + parse, 50);
+}
+
+// Rendered by the published templates themselves.
+TEST(ChatGoldenV31, Cases) {
+  std::map<std::string, int> seen;
+  for (const Json& test : ReadLines(test::DataPath("chat-encoding-v31") + "/cases.jsonl")) {
+    SCOPED_TRACE(DumpJson(test));
+    const std::string name = test["format"].get<std::string>();
+    for (const ChatFormat format : {ChatFormat::kV31, ChatFormat::kV31Terminus, ChatFormat::kV3}) {
+      if (ChatFormatName(format) != name) continue;
+      ++seen[name];
+      ExpectPrompt(format, test["messages"],
+                   InMode(test["thinking"].get<bool>() ? ThinkingMode::kThinking : ThinkingMode::kChat), test);
+    }
+  }
+  EXPECT_EQ(seen.size(), 3);
+  for (const auto& [name, count] : seen) EXPECT_GE(count, 20) << name;
 }
 
 }  // namespace
