@@ -127,9 +127,10 @@ bool SameCalls(const std::vector<text::ToolCall>& calls, const Json& expected) {
   return true;
 }
 
-bool IsRight(const Record& record, const std::string& output) {
+bool IsRight(const Record& record, text::CallMarkup markup, const std::string& output) {
   if (!record.expected_calls.is_null()) {
     text::ParserOptions options;
+    options.markup = markup;
     options.starts_in_reasoning = record.thinking();
     options.tools = record.tools;
     return SameCalls(text::ParseRobust(output, options).message.tool_calls, record.expected_calls);
@@ -239,7 +240,7 @@ class Evaluation {
     generated_ += static_cast<int64_t>(result.token_ids.size());
     drafted_ += result.draft_tokens;
     accepted_ += result.accepted_tokens;
-    if (IsRight(record, result.content)) {
+    if (IsRight(record, prompt.markup, result.content)) {
       tally->right = 1;
     } else if (flags_.show_failures) {
       std::fputs(fmt::format("{}: expected {}, found {}\n", record.id, text::JsonQuoted(record.expected),

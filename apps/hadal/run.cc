@@ -137,6 +137,7 @@ int Run(RunFlags flags, bool prompt_given) {
 text::ParserOptions ParserFor(const runtime::EncodedPrompt& prompt, bool tools_allowed) {
   text::ParserOptions options;
   options.starts_in_reasoning = prompt.starts_in_reasoning;
+  options.markup = prompt.markup;
   options.tools_allowed = tools_allowed;
   return options;
 }

@@ -71,7 +71,7 @@ absl::StatusOr<text::ThinkingChoice> ToThinking(const Request& request, const ru
   text::ThinkingRequest wanted;
   if (request.thinking != Thinking::kDefault) wanted.thinking = request.thinking == Thinking::kOn;
   if (!request.reasoning_effort.empty()) wanted.effort = request.reasoning_effort;
-  const bool on = engine.dialect() == text::Dialect::kV4;
+  const bool on = text::ThinksByDefault(engine.chat_format());
   absl::StatusOr<text::ThinkingChoice> choice =
       text::ResolveThinking(wanted, engine.effort_profile(), text::EffortTable::kService, on);
   if (!choice.ok()) return InvalidArgument("reasoning_effort: {}", Message(choice.status()));
@@ -141,6 +141,7 @@ absl::Status EncodePrompt(const Request& request, const runtime::Engine& engine,
   }
   if (chat) {
     parser.starts_in_reasoning = prompt.starts_in_reasoning;
+    parser.markup = prompt.markup;
     out->parser = std::move(parser);
   }
   out->prompt = std::move(prompt.ids);

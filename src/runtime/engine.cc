@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "checkpoint/safetensors.h"
+#include "runtime/chat_template.h"
 #include "runtime/startup_check.h"
 
 namespace hadal::runtime {
@@ -164,6 +165,7 @@ absl::Status Engine::LoadTokenizer(const std::string& source) {
         Message(tokenizer.status()));
   }
   HADAL_ASSIGN_OR_RETURN(tokenizer_, std::move(tokenizer));
+  chat_format_ = ChooseChatFormat(path, planned_config().family, &warnings_);
   if (tokenizer_->vocab_size() > planned_config().vocab_size) {
     return InvalidArgument(
         "{}: the tokenizer has {} tokens, the model only {} (vocab_size): they do not belong "
@@ -322,10 +324,6 @@ absl::Status Engine::ReadWeights() {
   return absl::OkStatus();
 }
 
-text::Dialect Engine::dialect() const {
-  return config().family == checkpoint::ModelFamily::kV4 ? text::Dialect::kV4 : text::Dialect::kV32;
-}
-
 // Spec deepseek-v4-text 6.3: dspark_* keys mark the later encoders.
 text::EffortProfile Engine::effort_profile() const {
   return config().dspark.has_value() ? text::EffortProfile::kTiered : text::EffortProfile::kFirstRelease;
@@ -394,19 +392,21 @@ absl::StatusOr<EncodedPrompt> Engine::EncodeChat(const text::Json& messages, con
   options.effort_profile = effort_profile();
   options.trim_content_before_calls = true;
   options.allow_images = takes_images();
-  HADAL_ASSIGN_OR_RETURN(const text::Prompt prompt, text::EncodeChat(dialect(), messages, options));
+  HADAL_ASSIGN_OR_RETURN(const text::Prompt prompt, text::EncodeChat(chat_format_, messages, options));
   std::vector<text::Tokenizer::Span> spans;
   spans.reserve(prompt.spans.size());
   for (const text::PromptSpan& span : prompt.spans) spans.push_back({span.text, span.trusted});
-  EncodedPrompt out = {tokenizer_->EncodeSpans(spans), prompt.starts_in_reasoning, {}};
+  EncodedPrompt out = {tokenizer_->EncodeSpans(spans), prompt.starts_in_reasoning, text::MarkupOf(chat_format_), {}};
   HADAL_RETURN_IF_ERROR(PlaceImages(images, &out));
   return out;
 }
 
 absl::StatusOr<EncodedPrompt> Engine::EncodeRaw(std::string_view prompt, const ImageList& images) const {
   HADAL_CHECK(tokenizer_ != nullptr);
-  EncodedPrompt out = {
-      tokenizer_->Encode(prompt, text::Tokenizer::Special::kMatch), prompt.ends_with(text::kThinkText), {}};
+  EncodedPrompt out = {tokenizer_->Encode(prompt, text::Tokenizer::Special::kMatch),
+                       text::OpensReasoning(prompt),
+                       text::MarkupOf(chat_format_),
+                       {}};
   HADAL_RETURN_IF_ERROR(PlaceImages(images, &out));
   return out;
 }

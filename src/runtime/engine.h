@@ -79,7 +79,9 @@ absl::StatusOr<models::KvCacheDtype> ParseKvCacheDtype(std::string_view name);
 
 struct EncodedPrompt {
   std::vector<int32_t> ids;
+  // What the output parser must know of the prompt.
   bool starts_in_reasoning = false;
+  text::CallMarkup markup = text::CallMarkup::kDsml;
   std::vector<PlacedImage> images;
 };
 using ImageList = std::vector<std::shared_ptr<const vision::PreparedImage>>;
@@ -103,7 +105,8 @@ class Engine {
   models::Model& model() { return *model_; }
   const std::shared_ptr<const text::Tokenizer>& tokenizer() const { return tokenizer_; }  // may be null, see options
 
-  text::Dialect dialect() const;
+  // What the chat template beside the tokenizer asks for, or the default of the model's family.
+  text::ChatFormat chat_format() const { return chat_format_; }
   text::EffortProfile effort_profile() const;
   // Absent where the tokenizer has no image tokens.
   const std::optional<ImageTokenIds>& image_tokens() const { return image_tokens_; }
@@ -168,6 +171,7 @@ class Engine {
   int64_t least_slabs_ = 0;  // of one sequence of max_model_len
   int64_t slab_bytes_ = 0;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
+  text::ChatFormat chat_format_ = text::ChatFormat::kV4;
   std::optional<ImageTokenIds> image_tokens_;
   absl::StatusOr<std::shared_ptr<const guided::TokenVocabulary>> GuidedVocabulary() const;
   mutable std::mutex grammar_mutex_;  // of the next two

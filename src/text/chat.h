@@ -1,5 +1,6 @@
-// Chat messages to prompt text, for DeepSeek V4 (both effort profiles) and V3.2. No template file is involved: the
-// encoders are the vendor's, byte for byte (spec deepseek-v4-text 6.1-6.3, deepseek-v32 7.2 and 7.3).
+// Chat messages to prompt text, for DeepSeek V4 (both effort profiles), V3.2, V3.1, V3 and R1. No template is run: the
+// encoders are the vendor's, byte for byte (spec deepseek-v4-text 6.1-6.3, deepseek-v32 7.2, 7.3 and 7.5);
+// chat_format.h says which one a checkpoint wants.
 //
 // A prompt is a list of spans. Trusted spans are protocol text that the encoder wrote: the tokenizer matches control
 // tokens in them. Everything that came in with the request (system text, user text, tool schemas, tool results, earlier
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/chat_format.h"
 #include "text/dsml.h"
 #include "text/json_text.h"
 
@@ -33,8 +35,8 @@ struct ImageRef {
 struct Prompt {
   std::vector<PromptSpan> spans;  // neighbours differ in `trusted`
   std::vector<ImageRef> images;   // in the order of their placeholders
-  // The prompt ends with <think>: the completion starts inside the reasoning. The output parser, the grammar and the
-  // token counting take it from here, so that they cannot disagree with the encoder.
+  // The prompt ends with <think> (R1: and a newline): the completion starts inside the reasoning. The output parser,
+  // the grammar and the token counting take it from here, so that they cannot disagree with the encoder.
   bool starts_in_reasoning = false;
 
   std::string Text() const;
@@ -55,6 +57,7 @@ struct ChatOptions {
   Effort effort = Effort::kUnset;
   // Drop the reasoning of earlier turns. V4 keeps it whenever a message has tools. V3.2 never renders reasoning before
   // the last user turn; there the option only decides about developer messages (an error when it would drop one).
+  // Older encodings never render it.
   bool drop_thinking = true;
   bool add_bos = true;
   // Messages that were encoded before: they count for every rule but are not rendered, nor is BOS.
@@ -79,7 +82,10 @@ struct ChatOptions {
 // developer role are for callers inside the house: a server must not pass them on from a public request.
 absl::StatusOr<Prompt> EncodeChatV4(const Json& messages, const ChatOptions& options);
 absl::StatusOr<Prompt> EncodeChatV32(const Json& messages, const ChatOptions& options);
-absl::StatusOr<Prompt> EncodeChat(Dialect dialect, const Json& messages, const ChatOptions& options);
+// V3.1, V3.1-Terminus, V3 and R1. System texts are gathered at the front. There is no developer role, no response
+// format, and no switch where the published template has none: V3 never thinks, R1 always does, V3.1 not with tools.
+absl::StatusOr<Prompt> EncodeChatV3(ChatFormat format, const Json& messages, const ChatOptions& options);
+absl::StatusOr<Prompt> EncodeChat(ChatFormat format, const Json& messages, const ChatOptions& options);
 
 // Puts a request's tools and response format where the encoders look for them: on message 0 if that is a system or
 // developer message, overriding what it has, else on a new system message without content in front (deepseek-v4-text
@@ -87,6 +93,9 @@ absl::StatusOr<Prompt> EncodeChat(Dialect dialect, const Json& messages, const C
 // `tools` and `response_format` may be null; with tool_choice "none" pass null tools. Returns the number of messages
 // inserted (0 or 1), to be subtracted from ImageRef::message.
 absl::StatusOr<size_t> AttachToRequest(const Json& tools, const Json& response_format, Json* messages);
+
+// Whether a prompt ends with the tag that opens the reasoning.
+bool OpensReasoning(std::string_view prompt);
 
 // "chat" or "thinking".
 absl::StatusOr<ThinkingMode> ParseThinkingMode(std::string_view name);
@@ -112,8 +121,8 @@ struct ThinkingRequest {
 };
 
 // The single decision about thinking (serving-runtime 6.3). Effort "none" always means chat mode; otherwise the first
-// of template_thinking, thinking decides; otherwise a given effort means thinking; otherwise `default_on` (V4: true,
-// V3.2: false). The effort is never a tier the profile lacks. InvalidArgument for an unknown effort name.
+// of template_thinking, thinking decides; otherwise a given effort means thinking; otherwise `default_on`
+// (ThinksByDefault). The effort is never a tier the profile lacks. InvalidArgument for an unknown effort name.
 absl::StatusOr<ThinkingChoice> ResolveThinking(const ThinkingRequest& request, EffortProfile profile, EffortTable table,
                                                bool default_on);
 

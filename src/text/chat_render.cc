@@ -171,8 +171,7 @@ void PromptWriter::Image(ImageRef image) {
 
 Prompt PromptWriter::Take() {
   const auto& spans = prompt_.spans;
-  prompt_.starts_in_reasoning =
-      !spans.empty() && spans.back().trusted && std::string_view(spans.back().text).ends_with(kThinkText);
+  if (!spans.empty() && spans.back().trusted) prompt_.starts_in_reasoning = OpensReasoning(spans.back().text);
   return std::move(prompt_);
 }
 

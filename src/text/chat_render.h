@@ -1,4 +1,4 @@
-// What the V4 and V3.2 encoders share: reading message objects, and writing prompts in spans. Internal to the library.
+// What the encoders share: reading message objects, and writing prompts in spans. Internal to the library.
 #pragma once
 
 #include <string>

@@ -12,8 +12,10 @@ std::string Prompt::Text() const {
   return out;
 }
 
-absl::StatusOr<Prompt> EncodeChat(Dialect dialect, const Json& messages, const ChatOptions& options) {
-  return dialect == Dialect::kV4 ? EncodeChatV4(messages, options) : EncodeChatV32(messages, options);
+absl::StatusOr<Prompt> EncodeChat(ChatFormat format, const Json& messages, const ChatOptions& options) {
+  if (format == ChatFormat::kV4) return EncodeChatV4(messages, options);
+  if (format == ChatFormat::kV32) return EncodeChatV32(messages, options);
+  return EncodeChatV3(format, messages, options);
 }
 
 absl::StatusOr<size_t> AttachToRequest(const Json& tools, const Json& response_format, Json* messages) {
@@ -32,6 +34,11 @@ absl::StatusOr<size_t> AttachToRequest(const Json& tools, const Json& response_f
   if (!IsEmpty(tools)) list[0]["tools"] = tools;
   if (!IsEmpty(response_format)) list[0]["response_format"] = response_format;
   return inserted;
+}
+
+bool OpensReasoning(std::string_view prompt) {
+  if (prompt.ends_with('\n')) prompt.remove_suffix(1);
+  return prompt.ends_with(kThinkText);
 }
 
 absl::StatusOr<ThinkingMode> ParseThinkingMode(std::string_view name) {

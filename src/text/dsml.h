@@ -12,9 +12,16 @@
 
 namespace hadal::text {
 
-// Which of the two encodings a checkpoint speaks. They differ in the name of the call block, in the tools text and in
-// how tool results are rendered.
+// The two encodings with DSML (chat_format.h lists all). They differ in the name of the call block, in the tools text
+// and in how tool results are rendered.
 enum class Dialect { kV32, kV4 };
+
+// How tool calls are written.
+enum class CallMarkup {
+  kDsml,          // V3.2, V4: a DSML block
+  kTokens,        // V3.1: control tokens around a name and a JSON object
+  kFencedTokens,  // V3, R1: "function" and the name between the tokens, the object in a fence of Markdown
+};
 
 enum class ThinkingMode { kChat, kThinking };
 
@@ -28,6 +35,16 @@ inline constexpr std::string_view kThinkText = "<think>";
 inline constexpr std::string_view kThinkEndText = "</think>";
 inline constexpr std::string_view kDsmlText = "｜DSML｜";
 inline constexpr std::string_view kImageText = "<｜deepseek_image｜>";
+// Tool calls of V3.1 and before (spec deepseek-v32 7.5).
+inline constexpr std::string_view kCallsBeginText = "<｜tool▁calls▁begin｜>";
+inline constexpr std::string_view kCallsEndText = "<｜tool▁calls▁end｜>";
+inline constexpr std::string_view kCallBeginText = "<｜tool▁call▁begin｜>";
+inline constexpr std::string_view kCallSepText = "<｜tool▁sep｜>";
+inline constexpr std::string_view kCallEndText = "<｜tool▁call▁end｜>";
+inline constexpr std::string_view kOutputsBeginText = "<｜tool▁outputs▁begin｜>";
+inline constexpr std::string_view kOutputsEndText = "<｜tool▁outputs▁end｜>";
+inline constexpr std::string_view kOutputBeginText = "<｜tool▁output▁begin｜>";
+inline constexpr std::string_view kOutputEndText = "<｜tool▁output▁end｜>";
 inline constexpr std::string_view kExtractedUrlText = "<｜extracted_url｜>";
 
 // "tool_calls" (V4) or "function_calls" (V3.2): the name of the block that holds the calls.

@@ -81,7 +81,9 @@ absl::StatusOr<std::vector<ToolSpec>> ReadToolSpecs(const Json& tools) {
 }
 
 OutputParser::OutputParser(ParserOptions options)
-    : options_(std::move(options)), place_(options_.starts_in_reasoning ? Place::kReasoning : Place::kContent) {}
+    : options_(std::move(options)),
+      scanner_(options_.markup),
+      place_(options_.starts_in_reasoning ? Place::kReasoning : Place::kContent) {}
 
 std::vector<OutputEvent> OutputParser::Push(std::string_view bytes, Origin origin) {
   if (finished_ || ended_) return {};
@@ -123,6 +125,7 @@ void OutputParser::FeedSymbol(char c) {
     ended_ = true;
     return;
   }
+  if (options_.markup != CallMarkup::kDsml) return FeedTokens(c);
   switch (lex_) {
     case Lex::kText:
       return FeedText(c);
@@ -141,6 +144,8 @@ void OutputParser::FeedSymbol(char c) {
       return FeedParameterHeader(c);
     case Lex::kValue:
       return FeedValue(c);
+    default:
+      return;  // of calls in control tokens
   }
 }
 
@@ -321,11 +326,16 @@ void OutputParser::BeginCall() {
   const std::string name(rest.substr(0, rest.find('"')));
   std::string_view tail = std::string_view(header_).substr(end + 1);
   if (!TakeAttribute(">", &tail) || !NameAllowed(name)) return GiveUpInvoke();
+  OpenCall(name);
+  lex_ = Lex::kText;
+}
+
+void OutputParser::OpenCall(const std::string& name) {
   const ToolSpec* tool = FindTool(name);
   call_ = ToolCall{name, "", calls_begun_++};
   arguments_.emplace(tool == nullptr || tool->parameters.is_null() ? nullptr : &tool->parameters);
+  object_.reset();
   place_ = Place::kInvoke;
-  lex_ = Lex::kText;
   Emit(OutputEvent::Kind::kCallBegin, name);
 }
 
@@ -351,7 +361,11 @@ void OutputParser::GiveUpInvoke() {
 
 void OutputParser::CloseCall(bool complete) {
   std::string json;
-  complete = complete && arguments_->Finish(&json);
+  if (object_.has_value()) {
+    complete = complete && object_->closed() && IsJsonObject(call_->arguments);
+  } else {
+    complete = complete && arguments_->Finish(&json);
+  }
   EmitArguments(json);
   events_.push_back({OutputEvent::Kind::kCallEnd, "", call_->index, complete});
   if (complete) {
@@ -507,7 +521,13 @@ void OutputParser::FinishLexing(bool stop) {
       return;
     case Lex::kInvokeHeader:
     case Lex::kParameterHeader:
+    case Lex::kCallHeader:
+    case Lex::kCallName:
       return GiveUpInvoke();
+    case Lex::kCallLead:
+    case Lex::kCallObject:
+    case Lex::kCallBody:
+      return;
     case Lex::kValue: {
       const std::string held = std::exchange(value_tail_, {});
       if (stop && ClassifyValueTail(held, /*at_end=*/true) == ValueTail::kInvokeEnd) {

@@ -1,7 +1,7 @@
-// Model output to reasoning, content and tool calls, piece by piece: the tolerant parser of both dialects (spec
-// deepseek-v4-text 6.5, deepseek-v32 7.4 "Server", serving-runtime 6.5). One object per request, shared by all HTTP
-// protocols; objects share no state. The result does not depend on how the output was cut: the concatenated deltas of
-// any cutting are those of ParseRobust, which is the same parser fed once.
+// Model output to reasoning, content and tool calls, piece by piece: the tolerant parser of all encodings (spec
+// deepseek-v4-text 6.5, deepseek-v32 7.4 "Server" and 7.5, serving-runtime 6.5). One object per request, shared by all
+// HTTP protocols; objects share no state. The result does not depend on how the output was cut: the concatenated deltas
+// of any cutting are those of ParseRobust, which is the same parser fed once.
 //
 // What it accepts beyond the strict grammar, and what it makes of broken output:
 //  - A call block may start in the reasoning (a missing </think> is implied) and an invoke may stand without a block.
@@ -18,6 +18,10 @@
 //  given
 //    as content, so that no answer is lost: always when the model stopped by itself, and when it was cut off only if
 //    nothing of a call was streamed.
+//  - Calls in control tokens (CallMarkup::kTokens, kFencedTokens) are treated alike. Their arguments are passed on as
+//  the
+//    model writes them, control characters in strings escaped, up to the end of the object; what follows it is dropped.
+//    A call whose object is cut off or no JSON is not complete.
 //  - Reasoning that the model ends with the end token and no </think> is given as content too (option).
 // Time is linear in the output; memory is a small multiple of it.
 #pragma once
@@ -42,7 +46,8 @@ struct ToolSpec {
 absl::StatusOr<std::vector<ToolSpec>> ReadToolSpecs(const Json& tools);
 
 struct ParserOptions {
-  bool starts_in_reasoning = false;  // Prompt::starts_in_reasoning
+  CallMarkup markup = CallMarkup::kDsml;  // MarkupOf(format)
+  bool starts_in_reasoning = false;       // Prompt::starts_in_reasoning
   // False for tool_choice "none" and for requests without tools: calls are then treated as broken ones.
   bool tools_allowed = true;
   // Their schemas guide types and unwrapping. Empty: nothing is known.
@@ -102,7 +107,20 @@ class OutputParser {
   // Where in the message we are.
   enum class Place { kReasoning, kContent, kBlock, kInvoke, kSkip, kDone };
   // What the next symbol belongs to.
-  enum class Lex { kText, kTagWord, kTagEnd, kInvokeHeader, kParameterHeader, kValue };
+  enum class Lex {
+    kText,
+    kTagWord,
+    kTagEnd,
+    kInvokeHeader,
+    kParameterHeader,
+    kValue,
+    // Calls in control tokens.
+    kCallHeader,  // the name, or "function"
+    kCallName,    // the name behind "function"
+    kCallLead,    // before the arguments
+    kCallObject,  // arguments that are passed on
+    kCallBody,    // arguments that are no object
+  };
   // What a value's held-back symbols can still become.
   enum class ValueTail { kNothing, kPartial, kParameterEnd, kInvokeEnd, kInvokeBegin };
 
@@ -114,12 +132,20 @@ class OutputParser {
   void FeedParameterHeader(char c);
   void FeedValue(char c);
 
+  // Calls in control tokens (output_parser_tokens.cc).
+  void FeedTokens(char c);
+  void FeedCallHeader(char c);
+  void FeedCallArguments(char c);
+  void OpenTokenCall();
+  void LeaveTokenCall();
+
   void Text(char c);
   void ThinkEnd();
   void EnterTools();
   void BeginTag(bool close);
   void EndTagWord();
   void BeginCall();
+  void OpenCall(const std::string& name);
   void CloseCall(bool complete);
   void BeginParameter();
   void GiveUpHeader(char c);
@@ -146,6 +172,7 @@ class OutputParser {
   std::optional<ToolCall> call_;  // open call
   std::optional<ToolCall> incomplete_;
   std::optional<ArgumentWriter> arguments_;
+  std::optional<ObjectStream> object_;  // arguments of the open call that are passed on as they are
   int calls_begun_ = 0;
   bool ended_ = false;
   bool finished_ = false;

@@ -230,4 +230,29 @@ bool ArgumentWriter::Finish(std::string* out) {
   return SingleProperty(body, Claim::kNone, out);
 }
 
+void ObjectStream::Push(std::string_view text, std::string* out) {
+  for (const char c : text) {
+    if (closed()) return;
+    started_ = true;
+    if (in_string_) {
+      if (static_cast<unsigned char>(c) < ' ') {
+        AppendJsonEscaped(std::string_view(&c, 1), out);
+        continue;
+      }
+      in_string_ = escaped_ || c != '"';
+      escaped_ = !escaped_ && c == '\\';
+    } else {
+      in_string_ = c == '"';
+      if (c == '{' || c == '[') ++depth_;
+      if (c == '}' || c == ']') --depth_;
+    }
+    *out += c;
+  }
+}
+
+bool IsJsonObject(std::string_view text) {
+  const std::optional<Json> value = ParseValue(text);
+  return value.has_value() && value->is_object();
+}
+
 }  // namespace hadal::text

@@ -2,6 +2,7 @@
 // serving-runtime 6.5). Internal to the library.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -52,5 +53,23 @@ class ArgumentWriter {
   bool open_ = false;  // "{" is written
   std::string body_;
 };
+
+// Arguments that the model writes as one JSON object, passed on as they come. What JSON forbids in a string, a newline
+// foremost, is escaped; everything else is as written, so the whole may still be no JSON.
+class ObjectStream {
+ public:
+  // Text from the opening brace on. Appends what it gives to `out`; nothing behind the closing brace.
+  void Push(std::string_view text, std::string* out);
+  // The brace that closes the object was met.
+  bool closed() const { return started_ && depth_ == 0; }
+
+ private:
+  bool started_ = false;
+  int64_t depth_ = 0;  // of brackets
+  bool in_string_ = false;
+  bool escaped_ = false;  // behind a backslash
+};
+
+bool IsJsonObject(std::string_view text);
 
 }  // namespace hadal::text

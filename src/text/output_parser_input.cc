@@ -1,6 +1,7 @@
 #include "text/output_parser_input.h"
 
 #include <cstdint>
+#include <span>
 
 namespace hadal::text {
 namespace {
@@ -13,7 +14,15 @@ struct Control {
 };
 // No text is a prefix of another, so at most one of them matches at a place.
 constexpr Control kControls[] = {
-    {kSymbolDsml, kDsmlText}, {kSymbolThinkEnd, kThinkEndText}, {kSymbolThink, kThinkText}, {kSymbolEos, kEosText}};
+    {kSymbolDsml, kDsmlText},       {kSymbolThinkEnd, kThinkEndText},     {kSymbolThink, kThinkText},
+    {kSymbolEos, kEosText},         {kSymbolCallsBegin, kCallsBeginText}, {kSymbolCallBegin, kCallBeginText},
+    {kSymbolCallSep, kCallSepText}, {kSymbolCallEnd, kCallEndText},       {kSymbolCallsEnd, kCallsEndText}};
+
+// Those of DSML stand first, those of the other markup follow; they share the middle.
+std::span<const Control> ControlsOf(bool tokens) {
+  constexpr std::span<const Control> kAll = kControls;
+  return tokens ? kAll.subspan(1) : kAll.first(4);
+}
 
 // Continuation bytes that may follow `lead` as its first; false if lead starts no character of several bytes
 // (Unicode 15, table 3-7).
@@ -97,7 +106,7 @@ void SymbolScanner::Match(std::string* symbols) {
     const std::string_view rest = text.substr(i);
     bool could_match = false;
     const Control* match = nullptr;
-    for (const Control& control : kControls) {
+    for (const Control& control : ControlsOf(tokens_)) {
       if (rest.starts_with(control.text)) match = &control;
       could_match = could_match || control.text.starts_with(rest);
     }
@@ -125,7 +134,7 @@ void SymbolScanner::Push(std::string_view bytes, Origin origin, std::string* sym
   if (origin == Origin::kControl) {
     if (!partial_.empty()) *symbols += kReplacement;
     partial_.clear();
-    for (const Control& control : kControls) {
+    for (const Control& control : ControlsOf(tokens_)) {
       if (bytes == control.text) {
         *symbols += control.symbol;
         return;

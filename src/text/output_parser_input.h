@@ -19,12 +19,17 @@ enum class Origin {
 };
 
 // Control tokens in the symbol stream.
+inline constexpr char kSymbolCallsEnd = '\xF7';
 inline constexpr char kSymbolDsml = '\xF8';
 inline constexpr char kSymbolThinkEnd = '\xF9';
 inline constexpr char kSymbolThink = '\xFA';
 inline constexpr char kSymbolEos = '\xFB';
+inline constexpr char kSymbolCallsBegin = '\xFC';
+inline constexpr char kSymbolCallBegin = '\xFD';
+inline constexpr char kSymbolCallSep = '\xFE';
+inline constexpr char kSymbolCallEnd = '\xFF';
 
-inline bool IsControlSymbol(char c) { return static_cast<unsigned char>(c) >= 0xF8; }
+inline bool IsControlSymbol(char c) { return static_cast<unsigned char>(c) >= 0xF7; }
 // The symbol's spelling.
 std::string_view SymbolText(char symbol);
 // Appends symbols as the text they stand for.
@@ -32,6 +37,9 @@ void AppendSymbolsAsText(std::string_view symbols, std::string* out);
 
 class SymbolScanner {
  public:
+  // Only the tokens of that markup are control tokens, with the end token and those of thinking.
+  explicit SymbolScanner(CallMarkup markup) : tokens_(markup != CallMarkup::kDsml) {}
+
   // Appends what is certain to `symbols`; keeps back an unfinished character and what could still become a control
   // token. Bytes that are no UTF-8 become U+FFFD, one for each maximal invalid sequence.
   void Push(std::string_view bytes, Origin origin, std::string* symbols);
@@ -43,6 +51,7 @@ class SymbolScanner {
   void Sanitize(std::string_view bytes);
   void Match(std::string* symbols);
 
+  bool tokens_;
   std::string partial_;  // at most 3 bytes of an unfinished character
   std::string text_;     // sanitised, not yet matched
 };

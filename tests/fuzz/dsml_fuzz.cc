@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "text/chat_format.h"
 #include "text/output_parser.h"
 
 namespace {
@@ -55,6 +56,8 @@ ParserOptions Options(uint8_t flags) {
   options.starts_in_reasoning = (flags & 1) != 0;
   options.tools_allowed = (flags & 6) != 6;
   options.pass_unknown_tools = (flags & 8) == 0;
+  using hadal::text::CallMarkup;
+  if ((flags & 128) != 0) options.markup = (flags & 64) != 0 ? CallMarkup::kFencedTokens : CallMarkup::kTokens;
   if ((flags & 16) != 0) {
     static const auto* const kTools =
         new std::vector<hadal::text::ToolSpec>(hadal::text::ReadToolSpecs(hadal::text::ParseJson(R"([
@@ -106,6 +109,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using hadal::text::Dialect, hadal::text::ThinkingMode;
   const auto mode = (flags & 1) != 0 ? ThinkingMode::kThinking : ThinkingMode::kChat;
   (void)hadal::text::ParseStrict(text, mode, (flags & 64) != 0 ? Dialect::kV32 : Dialect::kV4);
+  (void)hadal::text::RecogniseChatTemplate(text);
+  (void)hadal::text::ChatTemplateOfConfig(text);
   const auto json = hadal::text::ParseJson(text);
   if (json.ok()) {
     const std::string printed = hadal::text::DumpJson(*json);

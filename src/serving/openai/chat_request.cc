@@ -54,7 +54,7 @@ absl::StatusOr<text::ThinkingChoice> ReadThinking(const Fields& body, const runt
   }
   HADAL_RETURN_IF_ERROR(ReadThinkingField(body, &request.thinking));
   HADAL_RETURN_IF_ERROR(body.Read("reasoning_effort", &request.effort));
-  const bool on = engine.dialect() == text::Dialect::kV4;
+  const bool on = text::ThinksByDefault(engine.chat_format());
   absl::StatusOr<text::ThinkingChoice> choice =
       text::ResolveThinking(request, engine.effort_profile(), text::EffortTable::kService, on);
   if (!choice.ok()) return InvalidArgument("reasoning_effort: {}", Message(choice.status()));

@@ -232,7 +232,10 @@ absl::Status AddPrompt(const Common& common, runtime::EncodedPrompt prompt, cons
       request.prompt = prompt.ids;
       request.images = prompt.images;
       request.sampling.seed = runtime::ChildSeed(request.sampling.seed, static_cast<int>(i));
-      if (request.parser.has_value()) request.parser->starts_in_reasoning = prompt.starts_in_reasoning;
+      if (request.parser.has_value()) {
+        request.parser->starts_in_reasoning = prompt.starts_in_reasoning;
+        request.parser->markup = prompt.markup;
+      }
       // The others' would be the same.
       if (i > 0) request.sampling.prompt_logprobs = -1;
     }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "support/paths.h"
@@ -60,8 +61,9 @@ absl::StatusOr<ChatOptions> ReadOptions(const Json& options, const std::string& 
   return out;
 }
 
-void ExpectPrompt(Dialect dialect, const Json& messages, const absl::StatusOr<ChatOptions>& options, const Json& test) {
-  absl::StatusOr<Prompt> prompt = options.ok() ? EncodeChat(dialect, messages, *options) : options.status();
+void ExpectPrompt(ChatFormat format, const Json& messages, const absl::StatusOr<ChatOptions>& options,
+                  const Json& test) {
+  absl::StatusOr<Prompt> prompt = options.ok() ? EncodeChat(format, messages, *options) : options.status();
   if (test.value("error", false)) {
     EXPECT_FALSE(prompt.ok()) << prompt->Text();
     return;
@@ -168,7 +170,7 @@ TEST(ChatGoldenV4, EncodeCases) {
   for (const Json& test : cases["encode"]) {
     SCOPED_TRACE(test["name"].get<std::string>());
     const Json& options = test["options"];
-    ExpectPrompt(Dialect::kV4, test["messages"], ReadOptions(options, options["thinking_mode"].get<std::string>()),
+    ExpectPrompt(ChatFormat::kV4, test["messages"], ReadOptions(options, options["thinking_mode"].get<std::string>()),
                  test);
   }
 }
@@ -314,13 +316,30 @@ TEST(ChatGoldenV32, Cases) {
     const std::string mode = test["thinking_mode"].get<std::string>();
     if (test["kind"] == "encode") {
       ++encode;
-      ExpectPrompt(Dialect::kV32, test["messages"], ReadOptions(test["options"], mode), test);
+      ExpectPrompt(ChatFormat::kV32, test["messages"], ReadOptions(test["options"], mode), test);
     } else {
       ++parse;
       RunParseCase(test, mode, Dialect::kV32);
     }
   }
   EXPECT_EQ(encode + parse, 50);
+}
+
+// Rendered by the published templates themselves.
+TEST(ChatGoldenV31, Cases) {
+  std::map<std::string, int> seen;
+  for (const Json& test : ReadLines(test::DataPath("chat-encoding-v31") + "/cases.jsonl")) {
+    SCOPED_TRACE(DumpJson(test));
+    const std::string name = test["format"].get<std::string>();
+    for (const ChatFormat format : {ChatFormat::kV31, ChatFormat::kV31Terminus, ChatFormat::kV3}) {
+      if (ChatFormatName(format) != name) continue;
+      ++seen[name];
+      ExpectPrompt(format, test["messages"],
+                   InMode(test["thinking"].get<bool>() ? ThinkingMode::kThinking : ThinkingMode::kChat), test);
+    }
+  }
+  EXPECT_EQ(seen.size(), 3);
+  for (const auto& [name, count] : seen) EXPECT_GE(count, 20) << name;
 }
 
 }  // namespace

@@ -3,11 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/synth.h"
+#include "support/chat_templates.h"
 #include "support/paths.h"
 
 namespace hadal::runtime {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 absl::StatusOr<std::unique_ptr<Engine>> LoadBundled(EngineOptions options = {}) {
@@ -28,7 +34,7 @@ TEST(Engine, ChoosesEverythingFromTheDirectory) {
   };
   const auto engine = LoadBundled(options);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  EXPECT_EQ((*engine)->dialect(), text::Dialect::kV4);
+  EXPECT_EQ((*engine)->chat_format(), text::ChatFormat::kV4);
   EXPECT_EQ((*engine)->effort_profile(), text::EffortProfile::kFirstRelease);
   EXPECT_EQ((*engine)->max_model_len(), 2048);
   EXPECT_THAT((*engine)->end_tokens(), testing::ElementsAre(1));
@@ -132,6 +138,59 @@ TEST(Engine, BundledModelAnswersAndChunksDoNotMatter) {
     if (want.empty()) want = result->token_ids;
     EXPECT_EQ(result->token_ids, want) << "chunks of " << chunk;
   }
+}
+
+// A V3.2-Exp directory: its template decides about prompts and about what the output parser is told.
+TEST(Engine, TemplatesDecideAboutChats) {
+  std::string name = (fs::temp_directory_path() / "hadal-exp-XXXXXX").string();
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  const fs::path dir = name;
+  checkpoint::ConfigOverrides small;
+  small.num_hidden_layers = 2;
+  small.num_mtp_layers = 0;
+  small.hidden_size = 256;
+  small.num_attention_heads = 4;
+  small.q_lora_rank = 128;
+  small.moe_intermediate_size = 128;
+  small.n_routed_experts = 16;
+  small.num_experts_per_tok = 4;
+  small.vocab_size = 1536;
+  small.index_topk = 64;
+  small.intermediate_size = 512;
+  small.first_k_dense_replace = 1;
+  const auto preset = checkpoint::PresetConfig("v3.2");
+  ASSERT_TRUE(preset.ok()) << preset.status();
+  const auto config = checkpoint::ApplyOverrides(*preset, small);
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::ofstream(dir / "config.json") << checkpoint::ModelConfigToJson(*config);
+  fs::copy_file(fs::path(test::BundledModel()) / "tokenizer.json", dir / "tokenizer.json");
+  std::ofstream(dir / "chat_template.jinja") << test::kTemplateTerminus;
+  EngineOptions options;
+  options.load_format = LoadFormat::kDummy;
+  options.max_model_len = 128;
+  auto engine = Engine::Load(name, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->chat_format(), text::ChatFormat::kV31Terminus);
+  EXPECT_THAT((*engine)->warnings(), testing::Not(testing::Contains(HasSubstr("template"))));
+  const text::ThinkingChoice think{text::ThinkingMode::kThinking, text::Effort::kUnset};
+  const text::Json messages =
+      text::Json::array({{{"role", "user"}, {"content", "hi"}}, {{"role", "system"}, {"content", "S"}}});
+  const auto prompt = (*engine)->EncodeChat(messages, think);
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  const auto raw = (*engine)->EncodeRaw("<｜begin▁of▁sentence｜>S<｜User｜>hi<｜Assistant｜><think>");
+  ASSERT_TRUE(raw.ok()) << raw.status();
+  EXPECT_EQ(prompt->ids, raw->ids);
+  for (const auto& encoded : {*prompt, *raw}) {
+    EXPECT_TRUE(encoded.starts_in_reasoning);
+    EXPECT_EQ(encoded.markup, text::CallMarkup::kTokens);
+  }
+  std::ofstream(dir / "chat_template.jinja") << "{{ messages }}";
+  engine = Engine::Load(name, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->chat_format(), text::ChatFormat::kV32);
+  EXPECT_THAT((*engine)->warnings(), testing::Contains(HasSubstr("encoded as V3.2's")));
+  EXPECT_EQ((*engine)->EncodeRaw("x")->markup, text::CallMarkup::kDsml);
+  fs::remove_all(dir);
 }
 
 }  // namespace

@@ -64,8 +64,8 @@ std::string HostileMessages() {
 
 // B03, B41, robustness 19: text of the request is never trusted, in any field of any role.
 TEST(ChatSpans, RequestTextIsNeverTrusted) {
-  for (const Dialect dialect : {Dialect::kV4, Dialect::kV32}) {
-    const absl::StatusOr<Prompt> prompt = EncodeChat(dialect, Parse(HostileMessages()), Thinking());
+  for (const ChatFormat format : {ChatFormat::kV4, ChatFormat::kV32}) {
+    const absl::StatusOr<Prompt> prompt = EncodeChat(format, Parse(HostileMessages()), Thinking());
     ASSERT_TRUE(prompt.ok()) << prompt.status();
     const std::string trusted = Trusted(*prompt);
     EXPECT_EQ(trusted.find(kHostile), std::string::npos);
@@ -75,7 +75,7 @@ TEST(ChatSpans, RequestTextIsNeverTrusted) {
     for (size_t at = untrusted.find(kHostile); at != untrusted.npos; at = untrusted.find(kHostile, at + 1)) ++copies;
     // system, tool name and description, response format, user, reasoning, content, call name, key, value, result,
     // user; V3.2 renders no reasoning before the last turn.
-    EXPECT_EQ(copies, dialect == Dialect::kV4 ? 12 : 11);
+    EXPECT_EQ(copies, format == ChatFormat::kV4 ? 12 : 11);
     EXPECT_TRUE(prompt->images.empty());
     for (size_t i = 1; i < prompt->spans.size(); ++i) {
       EXPECT_NE(prompt->spans[i].trusted, prompt->spans[i - 1].trusted);
