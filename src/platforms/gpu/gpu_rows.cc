@@ -1,3 +1,4 @@
+#include "base/status.h"
 #include "platforms/gpu/gpu_ops_impl.h"
 
 namespace hadal::gpu::HADAL_GPU_NS {
@@ -22,7 +23,10 @@ void GpuOps::QNormRope(const ops::QNormRopeArgs& args) { LaunchQNormRope(device_
 void GpuOps::KvNormRopeStore(const ops::KvNormRopeStoreArgs& args) {
   LaunchKvNormRopeStore(device_->stream(), args, published());
 }
-void GpuOps::Compress(const ops::CompressArgs& args) { LaunchCompress(device_->stream(), args, published()); }
+void GpuOps::Compress(const ops::CompressArgs& args) {
+  HADAL_CHECK(args.rope_freqs.size() <= kCompressFreqs && args.width <= kMostCompressWidth);
+  LaunchCompress(device_->stream(), args, published());
+}
 void GpuOps::IndexerQuery(const ops::IndexerQueryArgs& args) {
   LaunchIndexerQuery(device_->stream(), args, published());
 }

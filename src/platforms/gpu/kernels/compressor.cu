@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/status.h"
 #include "platforms/gpu/device.h"
 #include "platforms/gpu/kernels/row_store.h"
 #include "platforms/gpu/kernels/rows.h"
@@ -14,7 +13,6 @@ namespace {
 constexpr int kOverlapRatio = 4;  // windows of this ratio also pool the window before them
 constexpr int kAppendThreads = 128;
 constexpr int kEmitThreads = 1024;
-constexpr int kCompressFreqs = 64;
 constexpr int kQuad = 4;  // channels that a thread pools: sixteen bytes of state
 
 // Block (row, part of the channels).
@@ -192,7 +190,6 @@ void LaunchCompress(Stream stream, const ops::CompressArgs& args, bool published
                         .threads = kAppendThreads},
                        stream, args.kv, args.gate, args.ape, static_cast<int>(args.ratio), args.batch, args.state);
 
-  HADAL_CHECK(args.rope_freqs.size() <= kCompressFreqs && args.width <= kEmitThreads * kQuad);
   const int columns = static_cast<int>(CeilDiv(args.width, kQuad));
   EmitArgs emit = {.norm = args.norm,
                    .rms_eps = args.rms_eps,

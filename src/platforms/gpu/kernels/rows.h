@@ -3,6 +3,7 @@
 // ops/ops.h, which says what it computes. Activations have the dtype of the tensors given.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -33,6 +34,8 @@ void LaunchIndexerQuery(Stream stream, const ops::IndexerQueryArgs& args, bool p
 void LaunchIndexerKeyStore(Stream stream, const ops::IndexerKeyStoreArgs& args, bool published);
 
 // compressor.cu
+inline constexpr size_t kCompressFreqs = 64;  // most frequencies: they travel with the launch
+inline constexpr int64_t kMostCompressWidth = 4096;
 void LaunchCompress(Stream stream, const ops::CompressArgs& args, bool published);
 
 // hyper_connections.cu; `multiprocessors` decides how rows are dealt to blocks, and no bit of the results
