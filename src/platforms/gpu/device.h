@@ -35,14 +35,20 @@
 #define HADAL_DEVICE inline
 #define HADAL_HOST_DEVICE inline
 #define HADAL_GLOBAL(threads) void
+#define HADAL_GLOBAL_BLOCKS(threads, blocks) void
 // A variable of a block: threads of a block run on one thread of the host.
 #define HADAL_SHARED static thread_local
+#define HADAL_UNROLL
 #else
 #define HADAL_DEVICE __device__ __forceinline__
 #define HADAL_HOST_DEVICE __host__ __device__ __forceinline__
 // A kernel that is launched with at most `threads` threads a block.
 #define HADAL_GLOBAL(threads) __global__ void __launch_bounds__(threads)
+// The same with registers for so many blocks at a time on a multiprocessor.
+#define HADAL_GLOBAL_BLOCKS(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define HADAL_SHARED __shared__
+// Before a loop over an array that has to stay in registers.
+#define HADAL_UNROLL _Pragma("unroll")
 #endif
 
 namespace hadal::gpu::HADAL_GPU_NS {

@@ -21,6 +21,7 @@ KvStoreKernel(ops::KvNormRopeStoreArgs args, bool simulate) {
   float squares = 0;
   for (int64_t i = kVec * ThreadX(); i < normed; i += kVec * ThreadsX()) {
     row.Load(i, v);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) {
       if (i + e < normed) squares = Fma(v[e], v[e], squares);
     }
@@ -36,6 +37,7 @@ KvStoreKernel(ops::KvNormRopeStoreArgs args, bool simulate) {
     float w[kVec];
     LoadVec(args.norm, i, w);
     row.Load(i, v);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) {
       if (i + e < normed) v[e] = Round<T>(w[e] * (v[e] * rms));
     }
@@ -98,13 +100,16 @@ IndexerKeyKernel(ops::IndexerKeyStoreArgs args, int team, float scale, bool simu
   LoadVec(args.bias, i, bias);
 
   float sum = 0;
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) sum += v[e];
   const float mean = TeamSum(sum, team, scratch) / static_cast<float>(d);
   float squares = 0;
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) {
     if (i + e < d) squares = Fma(v[e] - mean, v[e] - mean, squares);
   }
   const float inverse = InverseRms(TeamSum(squares, team, scratch), d, args.eps);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = i + e < d ? Round<T>((v[e] - mean) * inverse * w[e] + bias[e]) : 0.0f;
 
   RotateHalves<T>(v, i, half, args.rope.cos + t * half, args.rope.sin + t * half, exchange);
@@ -119,6 +124,7 @@ IndexerKeyKernel(ops::IndexerKeyStoreArgs args, int team, float scale, bool simu
   }
   const float key_scale = E8M0ToFloat(static_cast<uint8_t>(E4M3ScaleByte(largest)));
   uint8_t codes[kVec];
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) codes[e] = FloatToE4M3(v[e] / key_scale);
   StoreCodes(row.values + i, d - i, codes);
   if (i == 0) StoreWord(row.scales, FloatBits(key_scale));

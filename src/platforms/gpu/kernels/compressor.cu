@@ -29,6 +29,7 @@ AppendKernel(ops::Tensor kv, ops::Tensor gate, const float* ape, int ratio, ops:
   LoadVec(RowOf<const float>(kv, t) + i, channels - i, v);
   LoadVec(RowOf<const float>(gate, t) + i, channels - i, logit);
   LoadVec(ape + position % ratio * channels + i, channels - i, bias);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) logit[e] += bias[e];
   StoreVec(row + i, channels - i, v);
   StoreVec(row + channels + i, channels - i, logit);
@@ -53,9 +54,11 @@ struct EmitArgs {
 HADAL_DEVICE void LoadQuad(const float* at, int count, float* v) {
   if (count >= kQuad && IsAligned(at, 16)) {
     const Bytes16 raw = *reinterpret_cast<const Bytes16*>(at);
+    HADAL_UNROLL
     for (int e = 0; e < kQuad; ++e) v[e] = BitsFloat(raw.words[e]);
     return;
   }
+  HADAL_UNROLL
   for (int e = 0; e < kQuad; ++e) v[e] = e < count ? at[e] : 0.0f;
 }
 
@@ -105,6 +108,7 @@ EmitKernel(EmitArgs args) {
     return reinterpret_cast<const float*>(AddressOf(args.state, sizes, seq, p).values) + series + channel;
   };
   float largest[kQuad], sum[kQuad], weighted[kQuad];
+  HADAL_UNROLL
   for (int e = 0; e < kQuad; ++e) {
     largest[e] = BitsFloat(0xFF800000u);
     sum[e] = 0;
@@ -114,8 +118,10 @@ EmitKernel(EmitArgs args) {
     for (int s = begin; s < end; ++s) {
       float gate[kQuad];
       LoadQuad(slot(s) + args.channels, count, gate);
+      HADAL_UNROLL
       for (int e = 0; e < kQuad; ++e) largest[e] = gate[e] > largest[e] ? gate[e] : largest[e];
     }
+    HADAL_UNROLL
     for (int e = 0; e < kQuad; ++e) {
       if (e < count) largest_of[slice * width + channel + e] = largest[e];
     }
@@ -123,6 +129,7 @@ EmitKernel(EmitArgs args) {
   BlockSync();
   if (pools) {
     for (int s = 0; s < args.slices; ++s) {
+      HADAL_UNROLL
       for (int e = 0; e < kQuad; ++e) {
         const float other = e < count ? largest_of[s * width + channel + e] : 0.0f;
         largest[e] = other > largest[e] ? other : largest[e];
@@ -133,6 +140,7 @@ EmitKernel(EmitArgs args) {
       float value[kQuad], gate[kQuad];
       LoadQuad(at, count, value);
       LoadQuad(at + args.channels, count, gate);
+      HADAL_UNROLL
       for (int e = 0; e < kQuad; ++e) {
         const float weight = expf(gate[e] - largest[e]);
         sum[e] += weight;
@@ -143,6 +151,7 @@ EmitKernel(EmitArgs args) {
   BlockSync();
   float* sum_of = largest_of;
   if (pools) {
+    HADAL_UNROLL
     for (int e = 0; e < kQuad; ++e) {
       if (e >= count) continue;
       sum_of[slice * width + channel + e] = sum[e];
@@ -163,9 +172,11 @@ EmitKernel(EmitArgs args) {
 
   const int i = kVec * ThreadX();
   float v[kVec], w[kVec];
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = i + e < width ? pooled[i + e] : 0.0f;
   LoadVec(args.norm, i, w);
   const float rms = InverseRms(BlockSum(AddSquares(v, 0), sums), width, args.rms_eps);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = Round<T>(w[e] * (v[e] * rms));
   RotatePairs<T>(v, i, width - 2 * args.half, args.half, cosines, sines);
   const RowAddress at = AddressOf(args.output, SizesOf(args.output), seq, window);

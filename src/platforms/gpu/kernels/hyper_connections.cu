@@ -15,6 +15,7 @@ constexpr int kTurns = kChunk / (kVec * kGroup);  // of a lane over them
 constexpr int kOutputsOfGroup = 3;                // the weights of so many outputs stay in a group's registers
 constexpr int kRowsOfPass = 4;                    // rows that share a reduction
 constexpr int kMixGroups = 9;                     // most of a block: eight for outputs, one for the squares
+constexpr int kMixThreads = kMixGroups * kGroup;
 constexpr int kMostRowsOfBlock = 128;
 constexpr int kMostHc = 8;
 constexpr int kHcOfRegisters = 4;  // streams that a thread keeps
@@ -46,7 +47,7 @@ HADAL_DEVICE float PassSum(const float* v) {
 
 // Block (chunk, rows). A group has up to three outputs at a time, the last group the squares.
 template <typename T>
-HADAL_GLOBAL(kMixGroups* kGroup)
+HADAL_GLOBAL_BLOCKS(kMixThreads, 2)
 MixKernel(MixArgs args) {
   const int64_t n = args.streams.cols;
   const int64_t column = static_cast<int64_t>(BlockX()) * kChunk + kVec * Lane();
@@ -66,9 +67,11 @@ MixKernel(MixArgs args) {
   if (squares) {
     for (int r0 = first_row; r0 < last_row; r0 += kRowsOfPass) {
       float sums[kRowsOfPass];
+      HADAL_UNROLL
       for (int r = 0; r < kRowsOfPass; ++r) {
         const T* row = row_at(r0 + r);
         float sum = 0;
+        HADAL_UNROLL
         for (int turn = 0; turn < kTurns; ++turn) {
           const int64_t i = column + turn * kVec * kGroup;
           float x[kVec];
@@ -84,8 +87,10 @@ MixKernel(MixArgs args) {
   }
   for (int o0 = GroupX() * kOutputsOfGroup; o0 < args.outputs; o0 += (groups - 1) * kOutputsOfGroup) {
     float w[kOutputsOfGroup][kTurns][kVec];
+    HADAL_UNROLL
     for (int o = 0; o < kOutputsOfGroup; ++o) {
       const float* fn = args.fn + (o0 + o < args.outputs ? o0 + o : o0) * n;
+      HADAL_UNROLL
       for (int turn = 0; turn < kTurns; ++turn) {
         const int64_t i = column + turn * kVec * kGroup;
         LoadVec(fn + i, n - i, w[o][turn]);
@@ -93,16 +98,22 @@ MixKernel(MixArgs args) {
     }
     for (int r0 = first_row; r0 < last_row; r0 += kRowsOfPass) {
       float sums[kOutputsOfGroup][kRowsOfPass] = {};
+      HADAL_UNROLL
       for (int turn = 0; turn < kTurns; ++turn) {
         const int64_t i = column + turn * kVec * kGroup;
         float x[kRowsOfPass][kVec];
+        HADAL_UNROLL
         for (int r = 0; r < kRowsOfPass; ++r) LoadVec(row_at(r0 + r) + i, n - i, x[r]);
+        HADAL_UNROLL
         for (int o = 0; o < kOutputsOfGroup; ++o) {
+          HADAL_UNROLL
           for (int r = 0; r < kRowsOfPass; ++r) {
+            HADAL_UNROLL
             for (int e = 0; e < kVec; ++e) sums[o][r] = Fma(w[o][turn][e], x[r][e], sums[o][r]);
           }
         }
       }
+      HADAL_UNROLL
       for (int o = 0; o < kOutputsOfGroup; ++o) {
         const float sum = PassSum(sums[o]);
         if (Lane() % 8 == 0 && r0 + lane_row < last_row && o0 + o < args.outputs) {
@@ -142,7 +153,9 @@ HADAL_DEVICE float ChunkSum(const FinishArgs& args, int row, int o) {
   float sum = 0;
   for (int c0 = 0; c0 < args.chunks; c0 += kAtOnce) {
     float v[kAtOnce];
+    HADAL_UNROLL
     for (int c = 0; c < kAtOnce; ++c) v[c] = c0 + c < args.chunks ? partial[(c0 + c) * width] : 0.0f;
+    HADAL_UNROLL
     for (int c = 0; c < kAtOnce; ++c) sum += v[c];
   }
   return sum;
@@ -191,8 +204,8 @@ HADAL_DEVICE void Sinkhorn(const FinishArgs& args, int row, float rho, float* c)
 }
 
 // The first blocks do post and comb, each other block the collapse and the norm of a row.
-template <typename T>
-HADAL_GLOBAL(kMostRowThreads)
+template <typename T, int kMostThreads>
+HADAL_GLOBAL_BLOCKS(kMostThreads, 1)
 FinishKernel(FinishArgs args) {
   HADAL_SHARED float sums[kMostRowGroups];
   HADAL_SHARED float pre[kMostHc];
@@ -213,6 +226,7 @@ FinishKernel(FinishArgs args) {
   const T* x = RowOf<const T>(args.streams, args.row_index == nullptr ? row : args.row_index[row]);
   const int64_t mine = kVec * ThreadX();
   float kept[kHcOfRegisters][kVec];
+  HADAL_UNROLL
   for (int s = 0; s < kHcOfRegisters; ++s) {
     if (s < hc) LoadVec(x + s * d + mine, d - mine, kept[s]);
   }
@@ -226,22 +240,28 @@ FinishKernel(FinishArgs args) {
   }
   BlockSync();
   const auto collapse = [&](int64_t i, float* u) {
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) u[e] = 0;
+    HADAL_UNROLL
     for (int s = 0; s < kHcOfRegisters; ++s) {
       if (s >= hc) break;
       float v[kVec];
       if (i == mine) {
+        HADAL_UNROLL
         for (int e = 0; e < kVec; ++e) v[e] = kept[s][e];
       } else {
         LoadVec(x + s * d + i, d - i, v);
       }
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) u[e] += pre[s] * v[e];
     }
     for (int s = kHcOfRegisters; s < hc; ++s) {
       float v[kVec];
       LoadVec(x + s * d + i, d - i, v);
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) u[e] += pre[s] * v[e];
     }
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) u[e] = Round<T>(u[e]);
   };
   float first[kVec];
@@ -258,10 +278,12 @@ FinishKernel(FinishArgs args) {
     float u[kVec], w[kVec];
     LoadVec(args.norm, i, w);
     if (i == mine) {
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) u[e] = first[e];
     } else {
       collapse(i, u);
     }
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) u[e] = w[e] * (u[e] * rms);
     StoreVec(out + i, d - i, u);
   }
@@ -282,17 +304,21 @@ PostKernel(ops::Tensor layer_out, ops::Tensor streams, int hc, const float* post
   comb += t * hc * hc;
   float o[kVec], kept[kMostHc][kVec];
   LoadVec(RowOf<const T>(layer_out, t) + i, d - i, o);
+  HADAL_UNROLL
   for (int j = 0; j < kMostHc; ++j) {
     if (j < hc) LoadVec(x + j * d + i, d - i, kept[j]);
   }
   for (int k = 0; k < hc; ++k) {
     float sum[kVec] = {};
+    HADAL_UNROLL
     for (int j = 0; j < kMostHc; ++j) {
       if (j >= hc) break;
       const float weight = comb[j * hc + k];  // over the first index: column k
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) sum[e] += weight * kept[j][e];
     }
     const float weight = post[k];
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) sum[e] = weight * o[e] + sum[e];
     StoreVec(x + k * d + i, d - i, sum);
   }
@@ -332,10 +358,18 @@ void LaunchFinish(Stream stream, FinishArgs args) {
       .blocks_x = static_cast<unsigned>(args.out.rows + args.comb_blocks),
       .threads = threads,
       .shared_bytes = args.comb == nullptr ? 0 : sizeof(float) * static_cast<size_t>(groups * 2 * args.hc * args.hc)};
+  constexpr unsigned kFewThreads = 512;  // leave enough registers for all that a thread keeps
+  const bool few = threads <= kFewThreads;
   if (args.streams.dtype == DType::kF32) {
-    Launch<FinishKernel<float>>(shape, stream, args);
+    if (few) {
+      Launch<FinishKernel<float, kFewThreads>>(shape, stream, args);
+    } else {
+      Launch<FinishKernel<float, kMostRowThreads>>(shape, stream, args);
+    }
+  } else if (few) {
+    Launch<FinishKernel<Bf16, kFewThreads>>(shape, stream, args);
   } else {
-    Launch<FinishKernel<Bf16>>(shape, stream, args);
+    Launch<FinishKernel<Bf16, kMostRowThreads>>(shape, stream, args);
   }
 }
 

@@ -27,6 +27,7 @@ RmsNormKernel(ops::Tensor x, ops::Vector weight, float eps, ops::Tensor out) {
     float w[kVec];
     LoadVec(weight, i, w);
     row.Load(i, v);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) v[e] = w[e] * (v[e] * rms);
     StoreVec(to + i, n - i, v);
   }
@@ -48,6 +49,7 @@ AddRmsNormKernel(ops::Tensor x, ops::Tensor residual, ops::Vector weight, float 
   for (int64_t i = kVec * ThreadX(); i < n; i += kVec * ThreadsX()) {
     row.Load(i, v);
     before.Load(i, r);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) v[e] += r[e];
     squares = AddSquares(v, squares);
   }
@@ -57,8 +59,10 @@ AddRmsNormKernel(ops::Tensor x, ops::Tensor residual, ops::Vector weight, float 
     LoadVec(weight, i, w);
     row.Load(i, v);
     before.Load(i, r);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) v[e] += r[e];
     StoreVec(kept + i, n - i, v);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) v[e] = w[e] * (v[e] * rms);
     StoreVec(to + i, n - i, v);
   }
@@ -73,7 +77,7 @@ MtpNormKernel(ops::Tensor e, ops::Tensor h, ops::Vector enorm, ops::Vector hnorm
   const bool hidden = BlockY() == 1;
   const int64_t n = e.cols;
   const bool zero = !hidden && positions[BlockX()] == 0;
-  const BlockRow<T> row(RowOf<const T>(hidden ? h : e, BlockX()), zero ? 0 : n);
+  const BlockRow<T> row(hidden ? RowOf<const T>(h, BlockX()) : RowOf<const T>(e, BlockX()), zero ? 0 : n);
   auto* to = RowOf<T>(out, BlockX()) + (hidden ? n : 0);
   float v[kVec];
   float squares = 0;
@@ -84,8 +88,13 @@ MtpNormKernel(ops::Tensor e, ops::Tensor h, ops::Vector enorm, ops::Vector hnorm
   const float rms = InverseRms(BlockSum(squares, sums), n, eps);
   for (int64_t i = kVec * ThreadX(); i < n; i += kVec * ThreadsX()) {
     float w[kVec];
-    LoadVec(hidden ? hnorm : enorm, i, w);
+    if (hidden) {
+      LoadVec(hnorm, i, w);
+    } else {
+      LoadVec(enorm, i, w);
+    }
     row.Load(i, v);
+    HADAL_UNROLL
     for (int k = 0; k < kVec; ++k) v[k] = w[k] * (v[k] * rms);
     StoreVec(to + i, n - i, v);
   }
@@ -125,17 +134,21 @@ QNormRopeKernel(ops::Tensor q, int64_t heads, int64_t d, bool normalize, float e
   constexpr int kKept = 2;
   const int64_t lane = kVec * Lane();
   float kept[kKept][kVec];
+  HADAL_UNROLL
   for (int c = 0; c < kKept; ++c) LoadVec(head + lane + c * kGroupValues, d - lane - c * kGroupValues, kept[c]);
 
   float inverse_rms = 1;
   if (normalize) {
     float squares = 0;
+    HADAL_UNROLL
     for (int c = 0; c < kKept; ++c) {
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) squares += Round<T>(kept[c][e] * kept[c][e]);
     }
     for (int64_t i = lane + kKept * kGroupValues; i < d; i += kGroupValues) {
       float v[kVec];
       LoadVec(head + i, d - i, v);
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) squares += Round<T>(v[e] * v[e]);
     }
     const float mean = Round<T>(Round<T>(GroupSum(squares) / static_cast<float>(d)) + eps);
@@ -145,6 +158,7 @@ QNormRopeKernel(ops::Tensor q, int64_t heads, int64_t d, bool normalize, float e
   const float* sin_row = rope.sin + t * rope.half;
   const auto finish = [&](int64_t i, float* v) {
     if (normalize) {
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) v[e] = Round<T>(v[e] * inverse_rms);
     } else if (i + kVec <= d - 2 * rope.half) {
       return;  // as it is
@@ -152,6 +166,7 @@ QNormRopeKernel(ops::Tensor q, int64_t heads, int64_t d, bool normalize, float e
     RotatePairs<T>(v, i, d - 2 * rope.half, rope.half, cos_row, sin_row);
     StoreVec(head + i, d - i, v);
   };
+  HADAL_UNROLL
   for (int c = 0; c < kKept; ++c) finish(lane + c * kGroupValues, kept[c]);
   for (int64_t i = lane + kKept * kGroupValues; i < d; i += kGroupValues) {
     float v[kVec];

@@ -42,6 +42,7 @@ MtpCombineKernel(ops::Tensor e, ops::Tensor h, int hc, ops::Tensor streams) {
   for (int s = 0; s < hc; ++s) {
     float v[kVec];
     LoadVec(RowOf<const T>(h, static_cast<int64_t>(BlockX()) * hc + s) + i, d - i, v);
+    HADAL_UNROLL
     for (int k = 0; k < kVec; ++k) v[k] = from[k] + v[k];
     StoreVec(RowOf<T>(streams, BlockX()) + s * d + i, d - i, v);
   }
@@ -72,9 +73,11 @@ GatherKernel(ops::Tensor from, const int32_t* rows, int64_t count, int64_t rows_
   const int64_t last = first + rows_of_block < count ? first + rows_of_block : count;
   for (int64_t r0 = first; r0 < last; r0 += kTurn) {
     float v[kTurn][kVec];
+    HADAL_UNROLL
     for (int r = 0; r < kTurn; ++r) {
       if (r0 + r < last) LoadVec(RowOf<const T>(from, rows[r0 + r]) + i, n - i, v[r]);
     }
+    HADAL_UNROLL
     for (int r = 0; r < kTurn; ++r) {
       if (r0 + r < last) StoreVec(RowOf<T>(out, r0 + r) + i, n - i, v[r]);
     }
@@ -89,6 +92,7 @@ PixelsKernel(const uint8_t* pixels, ops::Tensor out) {
   if (i >= n) return;
   const uint8_t* from = pixels + BlockX() * n + i;
   float v[kVec];
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = i + e < n ? (static_cast<float>(from[e]) / 255.0f - 0.5f) / 0.5f : 0.0f;
   StoreVec(RowOf<T>(out, BlockX()) + i, n - i, v);
 }
@@ -103,6 +107,7 @@ AddKernel(ops::Tensor x, ops::Tensor y) {
   float v[kVec], w[kVec];
   LoadVec(at, n - i, v);
   LoadVec(RowOf<const T>(y, BlockX()) + i, n - i, w);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] += w[e];
   StoreVec(at, n - i, v);
 }
@@ -117,6 +122,7 @@ SiluMulKernel(ops::Tensor gate_up, ops::Tensor out) {
   float g[kVec], u[kVec];
   LoadVec(row + i, n - i, g);
   LoadVec(row + n + i, n - i, u);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) g[e] = Round<T>(g[e] / (1.0f + expf(-g[e]))) * u[e];
   StoreVec(RowOf<T>(out, BlockX()) + i, n - i, g);
 }
@@ -131,6 +137,7 @@ GeluKernel(ops::Tensor x) {
   T* at = RowOf<T>(x, BlockX()) + i;
   float v[kVec];
   LoadVec(at, n - i, v);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = v[e] / 2 * (1.0f + erff(v[e] * kRootHalf));
   StoreVec(at, n - i, v);
 }

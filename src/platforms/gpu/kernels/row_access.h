@@ -27,23 +27,27 @@ HADAL_DEVICE void LoadVec(const float* at, int64_t count, float* v) {
   if (count >= kVec && IsAligned(at, 16)) {
     const Bytes16 a = reinterpret_cast<const Bytes16*>(at)[0];
     const Bytes16 b = reinterpret_cast<const Bytes16*>(at)[1];
+    HADAL_UNROLL
     for (int e = 0; e < 4; ++e) {
       v[e] = BitsFloat(a.words[e]);
       v[4 + e] = BitsFloat(b.words[e]);
     }
     return;
   }
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = e < count ? at[e] : 0.0f;
 }
 HADAL_DEVICE void LoadVec(const Bf16* at, int64_t count, float* v) {
   if (count >= kVec && IsAligned(at, 16)) {
     const Bytes16 raw = *reinterpret_cast<const Bytes16*>(at);
+    HADAL_UNROLL
     for (int e = 0; e < 4; ++e) {
       v[2 * e] = BitsFloat(raw.words[e] << 16);
       v[2 * e + 1] = BitsFloat(raw.words[e] & 0xFFFF0000u);
     }
     return;
   }
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = e < count ? ToFloat(at[e]) : 0.0f;
 }
 // The same of a weight vector from element i.
@@ -59,6 +63,7 @@ HADAL_DEVICE void LoadVec(const ops::Vector& vector, int64_t i, float* v) {
 HADAL_DEVICE void StoreVec(float* at, int64_t count, const float* v) {
   if (count >= kVec && IsAligned(at, 16)) {
     Bytes16 a, b;
+    HADAL_UNROLL
     for (int e = 0; e < 4; ++e) {
       a.words[e] = FloatBits(v[e]);
       b.words[e] = FloatBits(v[4 + e]);
@@ -67,6 +72,7 @@ HADAL_DEVICE void StoreVec(float* at, int64_t count, const float* v) {
     reinterpret_cast<Bytes16*>(at)[1] = b;
     return;
   }
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) {
     if (e < count) at[e] = v[e];
   }
@@ -74,12 +80,14 @@ HADAL_DEVICE void StoreVec(float* at, int64_t count, const float* v) {
 HADAL_DEVICE void StoreVec(Bf16* at, int64_t count, const float* v) {
   if (count >= kVec && IsAligned(at, 16)) {
     Bytes16 raw;
+    HADAL_UNROLL
     for (int e = 0; e < 4; ++e) {
       raw.words[e] = ToBf16(v[2 * e]).bits | static_cast<uint32_t>(ToBf16(v[2 * e + 1]).bits) << 16;
     }
     *reinterpret_cast<Bytes16*>(at) = raw;
     return;
   }
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) {
     if (e < count) at[e] = ToBf16(v[e]);
   }
@@ -100,6 +108,7 @@ class BlockRow {
   }
   HADAL_DEVICE void Load(int64_t i, float* v) const {
     if (i < kVec * ThreadsX()) {
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) v[e] = first_[e];
     } else {
       LoadVec(row_ + i, n_ - i, v);
@@ -113,6 +122,7 @@ class BlockRow {
 };
 
 HADAL_DEVICE float AddSquares(const float* v, float sum) {
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) sum = Fma(v[e], v[e], sum);
   return sum;
 }
@@ -123,6 +133,7 @@ HADAL_DEVICE float InverseRms(float squares, int64_t n, float eps) {
 // NaN is passed over: it stays NaN in the row without spoiling the scale of its neighbours.
 HADAL_DEVICE float LargestMagnitude(const float* v) {
   float largest = 0;
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) {
     const float a = BitsFloat(FloatBits(v[e]) & 0x7FFFFFFFu);
     largest = a > largest ? a : largest;
@@ -147,6 +158,8 @@ HADAL_DEVICE float LanesSum(float v, int lanes) {
 // and rounds them. i and start are even.
 template <typename T>
 HADAL_DEVICE void RotatePairs(float* v, int64_t i, int64_t start, int64_t half, const float* cos, const float* sin) {
+  HADAL_UNROLL
+  HADAL_UNROLL
   for (int e = 0; e < kVec; e += 2) {
     const int64_t p = i + e - start;
     if (p < 0 || p >= 2 * half) continue;

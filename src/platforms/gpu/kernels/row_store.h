@@ -45,8 +45,10 @@ HADAL_HOST_DEVICE int64_t ExchangeFloats(int threads) { return static_cast<int64
 // butterfly from neighbours outwards. `exchange` is used by teams of more than a group.
 template <typename T>
 HADAL_DEVICE void Hadamard(float* v, int64_t d, int team, float scale, float* exchange) {
+  HADAL_UNROLL
   for (int half = 1; half < kVec; half *= 2) {
     if (half >= d) break;
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) {
       if ((e & half) != 0) continue;
       const float a = v[e];
@@ -59,15 +61,20 @@ HADAL_DEVICE void Hadamard(float* v, int64_t d, int team, float scale, float* ex
     const bool upper = (ThreadX() & mask) != 0;
     float other[kVec];
     if (mask < kGroup) {
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) other[e] = ShuffleXor(v[e], mask);
     } else {
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) exchange[kVec * ThreadX() + e] = v[e];
       BlockSync();
+      HADAL_UNROLL
       for (int e = 0; e < kVec; ++e) other[e] = exchange[kVec * (ThreadX() ^ mask) + e];
       BlockSync();
     }
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) v[e] = upper ? other[e] - v[e] : v[e] + other[e];
   }
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = Round<T>(v[e] * scale);
 }
 
@@ -75,8 +82,10 @@ HADAL_DEVICE void Hadamard(float* v, int64_t d, int team, float scale, float* ex
 template <typename T>
 HADAL_DEVICE void RotateHalves(float* v, int64_t i, int64_t half, const float* cos, const float* sin, float* exchange) {
   float* mine = exchange + kVec * ThreadX();
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) mine[e] = v[e];
   BlockSync();
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) {
     const int64_t p = i + e;
     if (p >= 2 * half) break;
@@ -93,10 +102,12 @@ HADAL_DEVICE void RotateHalves(float* v, int64_t i, int64_t half, const float* c
 // Quantise-dequantise with the scale of the largest magnitude. NaN stays NaN.
 HADAL_DEVICE void SimulateE4M3(float* v, float largest) {
   const float scale = E4M3BlockScale(largest);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = RoundE4M3(v[e] / scale) * scale;
 }
 HADAL_DEVICE void SimulateE2M1(float* v, float largest) {
   const float scale = E2M1BlockScale(largest);
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) v[e] = v[e] != v[e] ? v[e] : RoundE2M1(v[e] / scale) * scale;
 }
 
@@ -126,10 +137,12 @@ HADAL_DEVICE float Unscale(float v, int byte) {
 HADAL_DEVICE void StoreCodes(unsigned char* at, int64_t count, const uint8_t* codes) {
   if (count >= kVec && IsAligned(at, 8)) {
     uint64_t word = 0;
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) word |= static_cast<uint64_t>(codes[e]) << (8 * e);
     *reinterpret_cast<uint64_t*>(at) = word;
     return;
   }
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) {
     if (e < count) at[e] = codes[e];
   }
@@ -139,6 +152,7 @@ HADAL_DEVICE void StoreWord(unsigned char* at, uint32_t word) {
     *reinterpret_cast<uint32_t*>(at) = word;
     return;
   }
+  HADAL_UNROLL
   for (int b = 0; b < 4; ++b) at[b] = static_cast<unsigned char>(word >> (8 * b));
 }
 
@@ -149,6 +163,7 @@ HADAL_DEVICE void StoreTail(unsigned char* tail_bytes, int64_t i, int64_t wide, 
     StoreVec(tail + (i - wide), cols - i, v);
     return;
   }
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) {
     if (i + e >= wide && i + e < cols) tail[i + e - wide] = ToBf16(v[e]);
   }
@@ -168,11 +183,13 @@ HADAL_DEVICE void StoreLatent(const ops::PagedRows& pool, const RowSizes& sizes,
                               int64_t simulated, float* v) {
   const int64_t wide = pool.format == ops::RowFormat::kPlain ? simulated : pool.cols - pool.tail;
   float quantised[kVec];
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) quantised[e] = i + e < wide ? v[e] : 0.0f;
   const bool wide_groups = pool.format == ops::RowFormat::kFp8DsMla656;
   const float largest = LanesMax(LargestMagnitude(quantised), (wide_groups ? kFp8WideGroup : kFp8RowGroup) / kVec);
   if (pool.format == ops::RowFormat::kPlain) {
     SimulateE4M3(quantised, largest);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) v[e] = i + e < wide ? quantised[e] : v[e];
     StorePlain(pool, at, i, v);
     return;
@@ -182,11 +199,13 @@ HADAL_DEVICE void StoreLatent(const ops::PagedRows& pool, const RowSizes& sizes,
     const float least = BitsFloat(1u << 23);
     const float amax = largest * (1.0f / 448.0f);
     const float scale = amax > least ? amax : least;
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) codes[e] = FloatToE4M3(quantised[e] / scale);
     if (i < wide && i % kFp8WideGroup == 0) StoreWord(at.scales + i / kFp8WideGroup * 4, FloatBits(scale));
     StoreTail(at.scales + CeilDiv(wide, kFp8WideGroup) * 4, i, wide, pool.cols, v);
   } else {
     const int byte = E4M3ScaleByte(largest);
+    HADAL_UNROLL
     for (int e = 0; e < kVec; ++e) codes[e] = FloatToE4M3(Unscale(quantised[e], byte));
     if (i < wide && i % kFp8RowGroup == 0) at.scales[i / kFp8RowGroup] = static_cast<unsigned char>(byte);
     if (i == 0) {
@@ -207,10 +226,12 @@ HADAL_DEVICE void StoreFp4Key(const ops::PagedRows& pool, RowAddress at, int64_t
     return;
   }
   float nan = 0;
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) nan = v[e] != v[e] ? 1.0f : nan;
   nan = LanesMax(nan, kLanes);
   const int byte = nan > 0 ? 255 : E2M1ScaleByte(largest);
   uint32_t word = 0;
+  HADAL_UNROLL
   for (int e = 0; e < kVec; ++e) word |= (nan > 0 ? 0u : FloatToE2M1(Unscale(v[e], byte))) << (4 * e);
   if (i >= pool.cols) return;
   if (i % kFp4RowGroup == 0) at.scales[i / kFp4RowGroup] = static_cast<unsigned char>(byte);
