@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "platforms/gpu/backend.h"
 
@@ -34,14 +35,20 @@
 #define HADAL_DEVICE inline
 #define HADAL_HOST_DEVICE inline
 #define HADAL_GLOBAL(threads) void
+#define HADAL_GLOBAL_BLOCKS(threads, blocks) void
 // A variable of a block: threads of a block run on one thread of the host.
 #define HADAL_SHARED static thread_local
+#define HADAL_UNROLL
 #else
 #define HADAL_DEVICE __device__ __forceinline__
 #define HADAL_HOST_DEVICE __host__ __device__ __forceinline__
 // A kernel that is launched with at most `threads` threads a block.
 #define HADAL_GLOBAL(threads) __global__ void __launch_bounds__(threads)
+// The same with registers for so many blocks at a time on a multiprocessor.
+#define HADAL_GLOBAL_BLOCKS(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define HADAL_SHARED __shared__
+// Before a loop over an array that has to stay in registers.
+#define HADAL_UNROLL _Pragma("unroll")
 #endif
 
 namespace hadal::gpu::HADAL_GPU_NS {
@@ -52,6 +59,20 @@ struct LaunchShape {
   unsigned blocks_x = 1, blocks_y = 1, blocks_z = 1;
   unsigned threads = 1;
   size_t shared_bytes = 0;  // dynamic shared memory, above 48 KiB too where the device has it
+};
+
+// A launch hands over the addresses of its arguments: one of another type than the kernel's parameter would be read as
+// if it were of that type.
+template <typename... Args>
+struct KernelTakes {
+  template <typename... Params>
+  static constexpr bool Of(void (*)(Params...)) {
+    if constexpr (sizeof...(Params) == sizeof...(Args)) {
+      return ((std::is_same_v<Params, Args> || (std::is_pointer_v<Params> && std::is_pointer_v<Args>)) && ...);
+    } else {
+      return false;
+    }
+  }
 };
 
 #if HADAL_GPU_EMULATED
@@ -98,6 +119,7 @@ HADAL_DEVICE float BitsFloat(unsigned bits) {
 // Runs kKernel over the shape; returns when it is done.
 template <auto kKernel, typename... Args>
 void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
+  static_assert(KernelTakes<Args...>::Of(kKernel), "an argument is not of its parameter's type");
   if (shape.blocks_x == 0 || shape.blocks_y == 0 || shape.blocks_z == 0) return;
   emulator::Run(stream.wave, {shape.blocks_x, shape.blocks_y, shape.blocks_z}, shape.threads, shape.shared_bytes,
                 [&] { kKernel(args...); });
@@ -148,6 +170,7 @@ HADAL_DEVICE T ShuffleXor(T value, int mask) {
 // Enqueues kKernel. An error of the launch shows at the next Synchronize of the device.
 template <auto kKernel, typename... Args>
 void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
+  static_assert(KernelTakes<Args...>::Of(kKernel), "an argument is not of its parameter's type");
   if (shape.blocks_x == 0 || shape.blocks_y == 0 || shape.blocks_z == 0) return;
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))..., nullptr};
   const auto* kernel = reinterpret_cast<const void*>(kKernel);
