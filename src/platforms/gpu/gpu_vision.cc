@@ -4,7 +4,6 @@
 namespace hadal::gpu::HADAL_GPU_NS {
 
 void GpuOps::NormalisePixels(const uint8_t* /*pixels*/, ops::Tensor /*out*/) { HADAL_CHECK(false); }
-void GpuOps::VisionAttention(const ops::VisionAttentionArgs& /*args*/) { HADAL_CHECK(false); }
 void GpuOps::Add(ops::Tensor /*x*/, ops::Tensor /*y*/) { HADAL_CHECK(false); }
 void GpuOps::SiluMul(ops::Tensor /*gate_up*/, ops::Tensor /*out*/) { HADAL_CHECK(false); }
 void GpuOps::Gelu(ops::Tensor /*x*/) { HADAL_CHECK(false); }

@@ -49,7 +49,7 @@ struct Tile {
   };
 
   // How many elements of C.v are used, and where they are.
-  HADAL_DEVICE static constexpr int Sums() {
+  HADAL_DEVICE static int Sums() {
 #if HADAL_GPU_EMULATED
     return WaveLanes() == 64 ? 4 : 8;
 #else
@@ -73,6 +73,30 @@ struct Tile {
 #else
     return WaveLanes() == 64 ? WaveLane() % 16 : i / 4 * 8 + WaveLane() % 4 * 2 + i % 2;
 #endif
+  }
+
+  // Sums of C along its rows, the same in all lanes that hold elements of a row: first a lane's own elements, then lanes
+  // as a butterfly. A lane has Rows() rows, the r-th of them is RowAt(r).
+  static constexpr int kMostRows = 4;
+  HADAL_DEVICE static int Rows() {
+#if HADAL_GPU_CUDA
+    return 2;
+#elif HADAL_GPU_HIP
+    return 4;
+#else
+    return WaveLanes() == 64 ? 4 : 2;
+#endif
+  }
+  HADAL_DEVICE static int RowAt(int r) { return Row(Rows() == 2 ? 2 * r : r); }
+  HADAL_DEVICE static void SumRows(const C& c, float* sums) {
+    for (int r = 0; r < Rows(); ++r) {
+      if (Rows() == 2) {
+        sums[r] = (c.v[2 * r] + c.v[2 * r + 1]) + (c.v[(2 * r + 4) % kSums] + c.v[(2 * r + 5) % kSums]);
+      } else {
+        sums[r] = c.v[r];
+      }
+      for (int mask = 1; mask < (Rows() == 2 ? 4 : 16); mask *= 2) sums[r] += ShuffleXor(sums[r], mask);
+    }
   }
 
   HADAL_DEVICE static void Zero(C* c) {
