@@ -4,8 +4,8 @@
 //
 // A step of many queries gives a block a query and 64 of its heads (16 on AMD), whose rows it decodes once for all of
 // them. A step of few gives every section its own block, whose sums a second kernel merges: the same sums in the same
-// order, and so the same bits. Rounded probabilities need the sum of all before the first is rounded, so that the scores
-// are computed twice.
+// order, and so the same bits. Rounded probabilities need the sum of all before the first is rounded, so that the
+// scores are computed twice.
 #include <algorithm>
 
 #include "base/status.h"
@@ -47,20 +47,22 @@ struct Slots {
   const int32_t* list = nullptr;
   int seq = 0;
   int chunks = 0, section_chunks = 0, sections = 0;
+  int64_t count = 0;
 
   HADAL_DEVICE Slots(const ops::SparseAttentionArgs& args, int64_t t, int chunk) {
     seq = args.batch.seqs[t];
-    if (!args.window.empty()) {
+    if (args.window.data != nullptr) {
       window_begin = args.window_begin[t];
       const int64_t rows = args.window_end[t] - window_begin;
       window_rows = rows > 0 ? rows : 0;
     }
-    if (!args.compressed.empty() && args.ratio != 0) {
+    if (args.compressed.data != nullptr && args.ratio != 0) {
       existing = (static_cast<int64_t>(args.batch.positions[t]) + 1) / args.ratio;
       listed = args.topk == nullptr ? existing : args.topk_stride;
       if (args.topk != nullptr) list = args.topk + t * args.topk_stride;
     }
-    chunks = static_cast<int>(CeilDiv(window_rows + listed, chunk));
+    count = window_rows + listed;
+    chunks = static_cast<int>(CeilDiv(count, chunk));
     section_chunks = static_cast<int>(CeilDiv(chunks > 0 ? chunks : 1, kMostSections));
     sections = static_cast<int>(CeilDiv(chunks, section_chunks));
   }
@@ -164,10 +166,10 @@ struct SparseShared {
   static constexpr int kScores = ScorePlanes(kHeadTiles) * kHeads * ScoreStride(kChunk);
   static constexpr int kProbabilities = kHeads * ProbabilityStride(kChunk);
 
-  Bf16* q;      // [kHeads, stride]
-  Bf16* rows;   // [kChunk, stride]; in the end the result [kHeads, stride]
-  Bf16* high;   // probabilities
-  Bf16* low;    // unless they are rounded
+  Bf16* q;     // [kHeads, stride]
+  Bf16* rows;  // [kChunk, stride]; in the end the result [kHeads, stride]
+  Bf16* high;  // probabilities
+  Bf16* low;   // unless they are rounded
   float* scores;
   RowAddress* addresses;  // [kChunk]
   uint8_t* seen;          // [kChunk] 0: a slot without row, 1: compressed, 2: window
@@ -280,9 +282,8 @@ SparseAttentionKernel(SparseWork w) {
           const float top = s.all_top[ThreadX()];
           const float largest = top > sink ? top : sink;
           s.final_top[ThreadX()] = largest;
-          s.final_total[ThreadX()] = top == MinusInfinity()
-                                         ? 1.0f
-                                         : s.all_total[ThreadX()] * expf(top - largest) + expf(sink - largest);
+          s.final_total[ThreadX()] =
+              top == MinusInfinity() ? 1.0f : s.all_total[ThreadX()] * expf(top - largest) + expf(sink - largest);
         }
       }
     }
@@ -313,8 +314,10 @@ SparseAttentionKernel(SparseWork w) {
         }
         BlockSync();
         if (s.counts[now] == 0) continue;
+        const int64_t rest = slots.count - static_cast<int64_t>(chunk) * kChunk;
+        const int row_tiles = rest < kChunk ? static_cast<int>(CeilDiv(rest, 16)) : kChunk / 16;
 
-        for (int i = ThreadX(); i < kChunk * steps; i += ThreadsX()) {
+        for (int i = ThreadX(); i < 16 * row_tiles * steps; i += ThreadsX()) {
           const int row = i / steps;
           const int unit = i % steps;
           Bf16* to = s.rows + row * s.stride + unit * 16;
@@ -328,7 +331,7 @@ SparseAttentionKernel(SparseWork w) {
           }
         }
         BlockSync();
-        ComputeScores<kHeadTiles, kChunk>(s.q, s.rows, s.stride, steps, s.scores);
+        ComputeScores<kHeadTiles, kChunk>(s.q, s.rows, row_tiles, s.stride, steps, s.scores);
         BlockSync();
         for (int head = GroupX(); head < kHeads; head += ThreadsX() / kGroup) {
           QueryScores<kHeadTiles, kChunk> scores(s.scores, head, args.softmax_scale, s.seen);
@@ -352,11 +355,11 @@ SparseAttentionKernel(SparseWork w) {
         }
         BlockSync();
         if (statistics) continue;
-#pragma GCC unroll 4
+        HADAL_UNROLL
         for (int m = 0; m < kHeadTiles; ++m) {
           const int offset = m * 16 * ProbabilityStride(kChunk);
-          const Probabilities<kChunk, !kRound> p(s.high + offset, kRound ? nullptr : s.low + offset);
-#pragma GCC unroll 4
+          const Probabilities<kChunk, !kRound> p(s.high + offset, kRound ? nullptr : s.low + offset, row_tiles);
+          HADAL_UNROLL
           for (int j = 0; j < kWaveTiles; ++j) {
             const int tile = WaveX() + kAttentionWaves * j;
             if (tile >= value_tiles) break;

@@ -1,12 +1,19 @@
 // What the attention kernels on the matrix unit share: a tile of queries in shared memory against a chunk of rows.
 //
 // A query's rows are taken in chunks of kChunk. Each chunk is summed by itself, with its own largest score, and then
-// merged into what came before, so that a sum over chunks has the same bits whether one block takes them in turn or each
-// has its own. A score is the sum over even steps of 16 dimensions plus the sum over odd ones, whatever number of waves
-// computes it. A probability is two bf16 numbers, 16 bits together (docs/numerics.md).
+// merged into what came before, so that a sum over chunks has the same bits whether one block takes them in turn or
+// each has its own. A score is the sum over even steps of 16 dimensions plus the sum over odd ones, whatever number of
+// waves computes it. A probability is two bf16 numbers, 16 bits together (docs/numerics.md).
 #pragma once
 
 #include "platforms/gpu/mma.h"
+
+// Before a loop whose index must be known when it is compiled, so that what it indexes stays in registers.
+#if HADAL_GPU_EMULATED
+#define HADAL_UNROLL
+#else
+#define HADAL_UNROLL _Pragma("unroll")
+#endif
 
 namespace hadal::gpu::HADAL_GPU_NS {
 
@@ -45,15 +52,16 @@ HADAL_HOST_DEVICE constexpr int ScorePlanes(int query_tiles) { return query_tile
 HADAL_HOST_DEVICE constexpr int ScoreStride(int chunk) { return chunk + 4; }
 HADAL_HOST_DEVICE constexpr int ProbabilityStride(int chunk) { return chunk + 8; }
 
-// scores[16*kQueryTiles, kChunk] = q * rows^T over 16*steps dimensions.
+// scores[16*kQueryTiles, kChunk] = q * rows^T over 16*steps dimensions, of the first 16*row_tiles rows.
 template <int kQueryTiles, int kChunk>
-HADAL_DEVICE void ComputeScores(const Bf16* q, const Bf16* rows, int stride, int steps, float* scores) {
+HADAL_DEVICE void ComputeScores(const Bf16* q, const Bf16* rows, int row_tiles, int stride, int steps, float* scores) {
   constexpr int kRowTiles = kChunk / 16;
   constexpr int kStride = ScoreStride(kChunk);
   if constexpr (kQueryTiles == 1) {
     for (int task = WaveX(); task < 2 * kRowTiles; task += kAttentionWaves) {
       const int tile = task % kRowTiles;
       const int parity = task / kRowTiles;
+      if (tile >= row_tiles) continue;
       Tile::C sum;
       Tile::Zero(&sum);
       for (int k = parity; k < steps; k += 2) {
@@ -71,12 +79,13 @@ HADAL_DEVICE void ComputeScores(const Bf16* q, const Bf16* rows, int stride, int
     for (int task = WaveX(); task < kQueryTiles / 2 * kRowTiles; task += kAttentionWaves) {
       const int tile = task % kRowTiles;
       const int query = task / kRowTiles * 2;
+      if (tile >= row_tiles) continue;
       Tile::C sums[2][2];  // [query tile][parity]
       for (auto& pair : sums) {
         for (Tile::C& c : pair) Tile::Zero(&c);
       }
       for (int k = 0; k < steps; k += 2) {
-#pragma GCC unroll 2
+        HADAL_UNROLL
         for (int parity = 0; parity < 2; ++parity) {
           if (k + parity >= steps) break;
           Tile::A a[2];
@@ -96,8 +105,8 @@ HADAL_DEVICE void ComputeScores(const Bf16* q, const Bf16* rows, int stride, int
   }
 }
 
-// The scores of one query of a chunk, those of rows that it does not see minus infinity; a group works on it, and a lane
-// holds columns lane, lane + 32, ...
+// The scores of one query of a chunk, those of rows that it does not see minus infinity; a group works on it, and a
+// lane holds columns lane, lane + 32, ...
 template <int kQueryTiles, int kChunk>
 struct QueryScores {
   static constexpr int kColumns = kChunk / kGroup;
@@ -140,10 +149,13 @@ struct Probabilities {
   static constexpr int kSteps = kChunk / 16;
   Tile::A high[kSteps];
   Tile::A low[kLow ? kSteps : 1];
+  int row_tiles;  // those behind are 0
 
-  HADAL_DEVICE Probabilities(const Bf16* high_at, const Bf16* low_at) {
+  HADAL_DEVICE Probabilities(const Bf16* high_at, const Bf16* low_at, int tiles) : row_tiles(tiles) {
     constexpr int kStride = ProbabilityStride(kChunk);
+    HADAL_UNROLL
     for (int k = 0; k < kSteps; ++k) {
+      if (k >= row_tiles) break;
       Tile::LoadA(&high[k], high_at + k * 16, kStride);
       if constexpr (kLow) Tile::LoadA(&low[k], low_at + k * 16, kStride);
     }
@@ -153,7 +165,9 @@ struct Probabilities {
   HADAL_DEVICE Tile::C Multiply(const Bf16* values, int stride) const {
     Tile::C sum;
     Tile::Zero(&sum);
+    HADAL_UNROLL
     for (int k = 0; k < kSteps; ++k) {
+      if (k >= row_tiles) break;
       Tile::B b;
       Tile::LoadBTransposed(&b, values + k * 16 * stride, stride);
       Tile::Multiply(&sum, high[k], b);

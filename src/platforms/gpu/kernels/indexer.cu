@@ -78,8 +78,8 @@ HADAL_DEVICE void DecodeKeyUnit(const IndexerWork& w, RowAddress at, int unit, B
 
 HADAL_HOST_DEVICE int KeyStride(int64_t dim) { return static_cast<int>(CeilDiv(dim, 16)) * 16 + 8; }
 
-// Block (x, y): key tiles x, x + blocks, ... of tokens kTokens*y... The keys of a wave are the rows of its tiles and the
-// heads their columns, so that the sum over heads stays in a wave. kSteps: steps of 16 dimensions, 0: any number.
+// Block (x, y): key tiles x, x + blocks, ... of tokens kTokens*y... The keys of a wave are the rows of its tiles and
+// the heads their columns, so that the sum over heads stays in a wave. kSteps: steps of 16 dimensions, 0: any number.
 template <int kSteps, bool kRound>
 HADAL_GLOBAL(kAttentionThreads)
 IndexerScoresKernel(IndexerWork w) {
@@ -155,7 +155,7 @@ IndexerScoresKernel(IndexerWork w) {
       for (int tile = 0; tile < head_tiles; ++tile) {
         Tile::C dots;
         Tile::Zero(&dots);
-#pragma GCC unroll 8
+        HADAL_UNROLL
         for (int k = 0; k < steps; ++k) {
           Tile::B b;
           Tile::LoadB(&b, q + tile * 16 * stride + k * 16, stride);
@@ -331,8 +331,8 @@ void LaunchIndexerTopk(Stream stream, const AttentionDevice& device, const Atten
   work.sizes = SizesOf(args.keys);
   work.vectors = reinterpret_cast<uintptr_t>(args.keys.data) % 16 == 0 && args.keys.block_stride % 16 == 0 &&
                  work.sizes.value_bytes % 16 == 0;
-  work.scale = static_cast<float>(1.0 / (std::sqrt(static_cast<double>(args.head_dim)) *
-                                         std::sqrt(static_cast<double>(args.heads))));
+  work.scale = static_cast<float>(
+      1.0 / (std::sqrt(static_cast<double>(args.head_dim)) * std::sqrt(static_cast<double>(args.heads))));
   work.scores = scratch.scores;
   work.stride = scratch.score_rows;
   const bool published = args.q.dtype == DType::kBF16;

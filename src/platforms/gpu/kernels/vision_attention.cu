@@ -1,5 +1,5 @@
-// VisionAttention: queries and keys are rotated into args.packed, [3, heads, patches] rows, then a block takes 64 queries
-// of a head through all rows, chunk after chunk.
+// VisionAttention: queries and keys are rotated into args.packed, [3, heads, patches] rows, then a block takes 64
+// queries of a head through all rows, chunk after chunk.
 #include "platforms/gpu/kernels/attention.h"
 #include "platforms/gpu/kernels/attention_tiles.h"
 
@@ -105,11 +105,12 @@ VisionAttentionKernel(ops::VisionAttentionArgs args, float scale) {
   for (Tile::C& c : sums) Tile::Zero(&c);
   for (int64_t chunk = 0; chunk < n; chunk += kChunk) {
     BlockSync();
-    LoadPatches(packed + part, args.packed.stride, n, d, chunk, kChunk, keys, stride);
-    LoadPatches(packed + 2 * part, args.packed.stride, n, d, chunk, kChunk, values, stride);
+    const int row_tiles = n - chunk < kChunk ? static_cast<int>(CeilDiv(n - chunk, 16)) : kChunk / 16;
+    LoadPatches(packed + part, args.packed.stride, n, d, chunk, 16 * row_tiles, keys, stride);
+    LoadPatches(packed + 2 * part, args.packed.stride, n, d, chunk, 16 * row_tiles, values, stride);
     if (ThreadX() < kChunk) seen[ThreadX()] = chunk + ThreadX() < n ? 1 : 0;
     BlockSync();
-    ComputeScores<kQueryTiles, kChunk>(q, keys, stride, steps, scores);
+    ComputeScores<kQueryTiles, kChunk>(q, keys, row_tiles, stride, steps, scores);
     BlockSync();
     for (int query = GroupX(); query < kQueries; query += ThreadsX() / kGroup) {
       if (first + query >= n) break;
@@ -126,8 +127,8 @@ VisionAttentionKernel(ops::VisionAttentionArgs args, float scale) {
     }
     BlockSync();
     const int offset = m * 16 * ProbabilityStride(kChunk);
-    const Probabilities<kChunk, true> p(high + offset, low + offset);
-#pragma GCC unroll 4
+    const Probabilities<kChunk, true> p(high + offset, low + offset, row_tiles);
+    HADAL_UNROLL
     for (int j = 0; j < kWaveTiles; ++j) {
       const int tile = first_tile + kTileStep * j;
       if (tile >= steps) break;
@@ -139,7 +140,7 @@ VisionAttentionKernel(ops::VisionAttentionArgs args, float scale) {
     }
   }
   auto* out = static_cast<Bf16*>(args.out.data) + head * d;
-#pragma GCC unroll 4
+  HADAL_UNROLL
   for (int j = 0; j < kWaveTiles; ++j) {
     for (int i = 0; i < Tile::Sums(); ++i) {
       const int query = m * 16 + Tile::Row(i);
