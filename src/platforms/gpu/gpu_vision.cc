@@ -7,7 +7,6 @@ namespace hadal::gpu::HADAL_GPU_NS {
 void GpuOps::NormalisePixels(const uint8_t* pixels, ops::Tensor out) {
   LaunchNormalisePixels(device_->stream(), pixels, out);
 }
-void GpuOps::VisionAttention(const ops::VisionAttentionArgs& /*args*/) { HADAL_CHECK(false); }
 void GpuOps::Add(ops::Tensor x, ops::Tensor y) { LaunchAdd(device_->stream(), x, y); }
 void GpuOps::SiluMul(ops::Tensor gate_up, ops::Tensor out) { LaunchSiluMul(device_->stream(), gate_up, out); }
 void GpuOps::Gelu(ops::Tensor x) { LaunchGelu(device_->stream(), x); }

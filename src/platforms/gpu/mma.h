@@ -38,7 +38,8 @@ struct Tile {
   };
   using B = A;
 #else
-  static constexpr int kSums = 8;  // of which a wave of 64 lanes uses 4
+  static constexpr int kSums = 8;        // of which a wave of 64 lanes uses 4
+  static constexpr int kMostWaves = 32;  // of a block
   struct A {
     Bf16 r[8];
   };
@@ -49,7 +50,7 @@ struct Tile {
   };
 
   // How many elements of C.v are used, and where they are.
-  HADAL_DEVICE static constexpr int Sums() {
+  HADAL_DEVICE static int Sums() {
 #if HADAL_GPU_EMULATED
     return WaveLanes() == 64 ? 4 : 8;
 #else
@@ -73,6 +74,30 @@ struct Tile {
 #else
     return WaveLanes() == 64 ? WaveLane() % 16 : i / 4 * 8 + WaveLane() % 4 * 2 + i % 2;
 #endif
+  }
+
+  // Sums of C along its rows, the same in all lanes that hold elements of a row: first a lane's own elements, then
+  // lanes as a butterfly. A lane has Rows() rows, the r-th of them is RowAt(r).
+  static constexpr int kMostRows = 4;
+  HADAL_DEVICE static int Rows() {
+#if HADAL_GPU_CUDA
+    return 2;
+#elif HADAL_GPU_HIP
+    return 4;
+#else
+    return WaveLanes() == 64 ? 4 : 2;
+#endif
+  }
+  HADAL_DEVICE static int RowAt(int r) { return Row(Rows() == 2 ? 2 * r : r); }
+  HADAL_DEVICE static void SumRows(const C& c, float* sums) {
+    for (int r = 0; r < Rows(); ++r) {
+      if (Rows() == 2) {
+        sums[r] = (c.v[2 * r] + c.v[2 * r + 1]) + (c.v[(2 * r + 4) % kSums] + c.v[(2 * r + 5) % kSums]);
+      } else {
+        sums[r] = c.v[r];
+      }
+      for (int mask = 1; mask < (Rows() == 2 ? 4 : 16); mask *= 2) sums[r] += ShuffleXor(sums[r], mask);
+    }
   }
 
   HADAL_DEVICE static void Zero(C* c) {
@@ -162,29 +187,42 @@ struct Tile {
     sums = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a.r, b.r, sums, 0, 0, 0);
     for (int i = 0; i < 4; ++i) c->v[i] = sums[i];
 #else
-    struct Shown {
-      A a;
-      B b;
+    // Each lane shows what it holds; the last one computes for all, which is many times faster than 32 fibers.
+    struct Wave {
+      float a[kM][kK];
+      float b[kK][kN];
+      float* sums[64];
+      int shown = 0;
     };
-    const Shown mine = {a, b};
-    const void* const* all = emulator::ShowWave(&mine);
-    const bool wide = WaveLanes() == 64;
-    for (int i = 0; i < Sums(); ++i) {
-      float sum = c->v[i];
-      for (int k = 0; k < kK; ++k) {
-        const int row = Row(i), col = Col(i);
-        // Lane and element that hold A[row][k] and B[col][k].
-        const int lane_a = wide ? k / 4 * 16 + row : row % 8 * 4 + k % 8 / 2;
-        const int lane_b = wide ? k / 4 * 16 + col : col % 8 * 4 + k % 8 / 2;
-        const int at_a = wide ? k % 4 : k / 8 * 4 + row / 8 * 2 + k % 2;
-        const int at_b = wide ? k % 4 : col / 8 * 4 + k / 8 * 2 + k % 2;
-        const auto* shown_a = static_cast<const Shown*>(all[lane_a]);
-        const auto* shown_b = static_cast<const Shown*>(all[lane_b]);
-        sum += ToFloat(shown_a->a.r[at_a]) * ToFloat(shown_b->b.r[at_b]);
-      }
-      c->v[i] = sum;
+    static thread_local Wave waves[kMostWaves];
+    Wave& wave = waves[WaveX()];
+    const int lanes = WaveLanes();
+    const bool wide = lanes == 64;
+    const int lane = WaveLane();
+    for (int i = 0; i < (wide ? 4 : 8); ++i) {
+      const int k = wide ? lane / 16 * 4 + i : i / 4 * 8 + lane % 4 * 2 + i % 2;
+      wave.a[wide ? lane % 16 : lane / 4 + i / 2 % 2 * 8][k] = ToFloat(a.r[i]);
+      const int k_b = wide ? k : i / 2 % 2 * 8 + lane % 4 * 2 + i % 2;
+      wave.b[k_b][wide ? lane % 16 : i / 4 * 8 + lane / 4] = ToFloat(b.r[i]);
     }
-    emulator::WaveBarrier();  // what was shown may go
+    wave.sums[lane] = c->v;
+    if (++wave.shown == lanes) {
+      wave.shown = 0;
+      for (int row = 0; row < kM; ++row) {
+        float* at[kN];
+        float sums[kN];
+        for (int col = 0; col < kN; ++col) {
+          at[col] = wide ? wave.sums[row / 4 * 16 + col] + row % 4
+                         : wave.sums[row % 8 * 4 + col % 8 / 2] + col / 8 * 4 + row / 8 * 2 + col % 2;
+          sums[col] = *at[col];
+        }
+        for (int k = 0; k < kK; ++k) {
+          for (int col = 0; col < kN; ++col) sums[col] += wave.a[row][k] * wave.b[k][col];
+        }
+        for (int col = 0; col < kN; ++col) *at[col] = sums[col];
+      }
+    }
+    emulator::WaveBarrier();
 #endif
   }
 };

@@ -1,8 +1,8 @@
-// Attention over paged rows, the indexer's scores and choice, and the vision tower's attention and pointwise kernels.
+// Attention over paged rows, the indexer's scores and choice, and the vision tower's attention.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "base/carver.h"
 #include "ops/ops.h"
@@ -10,8 +10,26 @@
 
 namespace hadal::gpu::HADAL_GPU_NS {
 
+// What the launchers need to know of the device.
+struct AttentionDevice {
+  int multiprocessors = 1;
+  size_t shared_per_block = 0;
+};
+
 struct AttentionScratch {
   void Carve(const ops::WorkspaceSpec& spec, ops::Numerics numerics, Carver& carver);
+
+  float* sums = nullptr;  // SparseAttention: sums of sections of a query's rows (kernels/attention.cu)
+  int64_t sums_size = 0;
+  float* scores = nullptr;  // IndexerTopk: [score_tokens, score_rows]
+  int64_t score_tokens = 0;
+  int64_t score_rows = 0;
 };
+
+void LaunchSparseAttention(Stream stream, const AttentionDevice& device, const AttentionScratch& scratch,
+                           const ops::SparseAttentionArgs& args);
+void LaunchIndexerTopk(Stream stream, const AttentionDevice& device, const AttentionScratch& scratch,
+                       const ops::IndexerTopkArgs& args);
+void LaunchVisionAttention(Stream stream, const ops::VisionAttentionArgs& args);
 
 }  // namespace hadal::gpu::HADAL_GPU_NS
