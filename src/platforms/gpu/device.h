@@ -214,8 +214,8 @@ HADAL_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
 #if HADAL_GPU_CUDA
   return __byte_perm(a, b, selector);
 #elif HADAL_GPU_HIP
-  return __builtin_amdgcn_perm(b, a, (selector & 7u) | (selector & 0x70u) << 4 | (selector & 0x700u) << 8 |
-                                         (selector & 0x7000u) << 12);
+  return __builtin_amdgcn_perm(
+      b, a, (selector & 7u) | (selector & 0x70u) << 4 | (selector & 0x700u) << 8 | (selector & 0x7000u) << 12);
 #else
   const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
   uint32_t out = 0;

@@ -7,7 +7,11 @@
 
 namespace hadal::gpu::HADAL_GPU_NS {
 
-void GpuOps::MoeRoute(const ops::MoeRouteArgs& args) { LaunchMoeRoute(device_->stream(), args); }
+void GpuOps::MoeRoute(const ops::MoeRouteArgs& args) {
+  HADAL_CHECK(args.experts_per_token <= args.logits.cols);
+  HADAL_CHECK(args.logits.cols <= kMostExperts && args.groups <= kMostGroups);
+  LaunchMoeRoute(device_->stream(), args);
+}
 
 absl::StatusOr<GpuOps::PreparedExperts> GpuOps::MakeExpertTable(std::span<const ops::ExpertWeights> experts) {
   PreparedExperts prepared;
@@ -44,6 +48,7 @@ absl::Status GpuOps::PrepareExperts(std::span<const ops::ExpertWeights> experts)
 }
 
 void GpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
+  HADAL_CHECK(args.experts_per_token <= kMostChoices);
   ExpertTable routed, shared;
   if (!args.routed.empty()) {
     if (const auto it = prepared_experts_.find(args.routed.data()); it != prepared_experts_.end()) {

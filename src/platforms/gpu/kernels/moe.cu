@@ -1,11 +1,9 @@
-#include "platforms/gpu/kernels/moe.h"
-
 #include <algorithm>
 
-#include "base/status.h"
 #include "platforms/gpu/device.h"
 #include "platforms/gpu/formats.h"
 #include "platforms/gpu/kernels/linear.h"
+#include "platforms/gpu/kernels/moe.h"
 #include "platforms/gpu/kernels/product.h"
 
 namespace hadal::gpu::HADAL_GPU_NS {
@@ -14,8 +12,7 @@ namespace {
 // ---- Routing: a group a token.
 
 constexpr int kRouteThreads = 128;
-constexpr int kMostGroups = 64;
-constexpr int kMostExperts = 32 * kGroup;  // a lane marks those it has taken in a word
+static_assert(kMostExperts == 32 * kGroup);  // a lane marks those it has taken in a word
 
 HADAL_DEVICE float LowestFloat() { return BitsFloat(0xFF800000u); }
 
@@ -325,7 +322,6 @@ ExpertFmaKernel(Product product) {
 
 constexpr int kCombineThreads = 128;
 constexpr int kCombineCols = 512;
-constexpr int kMostChoices = 64;
 
 struct Combining {
   const int32_t* choices;
@@ -380,6 +376,7 @@ bool IsQuantised(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType
 struct Select {
   bool routed, shared;
   unsigned tasks;
+  int most_rows;  // of a task
   bool aligned;
 };
 
@@ -392,7 +389,8 @@ void LaunchStrips(Stream stream, int multiprocessors, const Product& product, co
   constexpr int kOutputs = Tile::kN * (kStage == Stage::kGateUp ? kStripTiles / 2 : kStripTiles);
   const auto blocks = static_cast<unsigned>(CeilDiv(Outputs(product, select), kOutputs));
   const int k = std::max(select.routed ? product.k_routed : 0, select.shared ? product.k_shared : 0);
-  const StripShape strip = MakeStripShape(Tile::kM, Tile::kN * kStripTiles, k, blocks * select.tasks < 2u * multiprocessors);
+  const StripShape strip =
+      MakeStripShape(select.most_rows, Tile::kN * kStripTiles, k, blocks * select.tasks < 2u * multiprocessors);
   const LaunchShape shape = {.blocks_x = blocks,
                              .blocks_y = select.tasks,
                              .threads = static_cast<unsigned>(strip.waves * stream.wave),
@@ -516,14 +514,12 @@ void MoeScratch::Carve(const ops::WorkspaceSpec& spec, ops::Numerics numerics, C
   tasks = carver.Take<ExpertTask>(slots + 1);  // of one row each, at most
   task_count = carver.Take<int32_t>(1);
   if (numerics != ops::Numerics::kF32) quantised = carver.Take<std::byte>(t * (spec.hidden + 8) * element);
-  hidden = carver.Take<std::byte>(
-      std::max(slots * (spec.moe_intermediate + 8), t * (spec.dense_intermediate + 8)) * element);
+  hidden = carver.Take<std::byte>(std::max(slots * (spec.moe_intermediate + 8), t * (spec.dense_intermediate + 8)) *
+                                  element);
   out = carver.Take<std::byte>(slots * spec.hidden * element);
 }
 
 void LaunchMoeRoute(Stream stream, const ops::MoeRouteArgs& args) {
-  HADAL_CHECK(args.logits.cols <= kMostExperts && args.groups <= kMostGroups);
-  HADAL_CHECK(args.experts_per_token <= args.logits.cols);
   constexpr int kTokens = kRouteThreads / kGroup;
   const LaunchShape shape = {.blocks_x = static_cast<unsigned>(CeilDiv(args.logits.rows, kTokens)),
                              .threads = kRouteThreads,
@@ -538,13 +534,17 @@ void LaunchMoeExperts(Stream stream, int multiprocessors, const ops::MoeExpertsA
   const bool f32 = args.x.dtype == DType::kF32;
   const bool with_shared = args.shared != nullptr;
   const int64_t k = routed.count > 0 ? args.experts_per_token : 0;
-  HADAL_CHECK(k <= kMostChoices);
   const int64_t choices = tokens * k;
-  bool aligned = (routed.count == 0 || routed.aligned) && (!with_shared || shared.aligned);
+  const bool quantise_routed = !f32 && routed.count > 0 && IsQuantised(routed.dtype);
+  const bool quantise_shared = !f32 && with_shared && IsQuantised(shared.dtype);
+  const bool plain_used = (routed.count > 0 && !quantise_routed) || (with_shared && !quantise_shared);
+  const bool plain_aligned = reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride % 8 == 0;
+  const bool aligned =
+      (routed.count == 0 || routed.aligned) && (!with_shared || shared.aligned) && (!plain_used || plain_aligned);
 
   // Rows of a task: as many as an expert has on average, so that its weights are not read often.
-  const bool fma = f32 || (routed.count > 0 && routed.dtype == DType::kF32) ||
-                   (with_shared && shared.dtype == DType::kF32);
+  const bool fma =
+      f32 || (routed.count > 0 && routed.dtype == DType::kF32) || (with_shared && shared.dtype == DType::kF32);
   const int64_t average = routed.count > 0 ? choices / routed.count : tokens;
   int task_rows = average < 12 ? kTaskRows[0] : average < 96 || !aligned ? kTaskRows[1] : kTaskRows[2];
   if (tokens <= kTaskRows[0]) task_rows = kTaskRows[0];
@@ -566,14 +566,11 @@ void LaunchMoeExperts(Stream stream, int multiprocessors, const ops::MoeExpertsA
   // An upper bound: what there is, the device finds out.
   const int64_t routed_tasks = std::min(choices, routed.count + choices / task_rows);
   const int64_t shared_tasks = with_shared ? CeilDiv(tokens, task_rows) : 0;
-  const Select select = {routed.count > 0, with_shared, static_cast<unsigned>(routed_tasks + shared_tasks), aligned};
+  const Select select = {routed.count > 0, with_shared, static_cast<unsigned>(routed_tasks + shared_tasks),
+                         static_cast<int>(std::min<int64_t>(task_rows, std::max(choices, tokens))), aligned};
 
-  const bool quantise_routed = !f32 && routed.count > 0 && IsQuantised(routed.dtype);
-  const bool quantise_shared = !f32 && with_shared && IsQuantised(shared.dtype);
   const ops::Tensor quantised = {scratch.quantised, DType::kBF16, tokens, d, (d + 7) / 8 * 8};
   if (quantise_routed || quantise_shared) LaunchQuantise(stream, args.x, quantised);
-  const bool plain_used = (routed.count > 0 && !quantise_routed) || (with_shared && !quantise_shared);
-  const bool plain_aligned = reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride % 8 == 0;
 
   const int64_t widest = std::max(routed.count > 0 ? routed.width : 0, with_shared ? shared.width : 0);
   const int64_t hidden_stride = (widest + 7) / 8 * 8;
@@ -601,11 +598,7 @@ void LaunchMoeExperts(Stream stream, int multiprocessors, const ops::MoeExpertsA
                      .limit = args.swiglu_limit,
                      .weigh_hidden = !args.weigh_outputs,
                      .out_stride = static_cast<int>(hidden_stride)};
-  Select gate_up = select;
-  gate_up.aligned = aligned && (!plain_used || plain_aligned);
-  const int gate_up_rows = task_rows;
-  HADAL_CHECK(gate_up.aligned || gate_up_rows != kTaskRows[2] || !plain_used);
-  LaunchProduct<Stage::kGateUp>(stream, multiprocessors, task_rows, f32, routed.dtype, shared.dtype, product, gate_up);
+  LaunchProduct<Stage::kGateUp>(stream, multiprocessors, task_rows, f32, routed.dtype, shared.dtype, product, select);
 
   // Hidden rows of FP8 and FP4 experts are quantised in place; slots without a row hold whatever they held.
   const auto hidden_rows = [&](int64_t first, int64_t rows, int64_t width) {

@@ -55,6 +55,11 @@ struct MoeScratch {
   void* out = nullptr;        // [slots, d] act
 };
 
+// Limits of the kernels.
+inline constexpr int kMostExperts = 1024;
+inline constexpr int kMostGroups = 64;   // of experts
+inline constexpr int kMostChoices = 64;  // experts of a token
+
 void LaunchMoeRoute(Stream stream, const ops::MoeRouteArgs& args);
 
 // `shared` has no experts but a width where args.shared is set.

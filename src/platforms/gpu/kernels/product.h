@@ -1,5 +1,5 @@
-// Products of activations with weights in their published formats, for the kernels of linear.cu and moe.cu: what a block
-// does. Two ways, for few and for many rows, with the same bits:
+// Products of activations with weights in their published formats, for the kernels of linear.cu and moe.cu: what a
+// block does. Two ways, for few and for many rows, with the same bits:
 //
 //  - The inputs are cut into chunks of 128. A chunk's sum is made by the matrix unit, sixteen inputs at a time in an
 //    order that depends on the weight's format alone; times the scale of the FP8 block it is added to the total, chunk
@@ -102,7 +102,8 @@ HADAL_DEVICE Bytes16 LoadUnit(const unsigned char* row, int at, int row_bytes) {
 
 HADAL_DEVICE float Fp8Scale(const Problem& p, const Matrix& w, int row, int chunk) {
   const int64_t at = static_cast<int64_t>(row / kChunk) * CeilDiv(p.k, kChunk) + chunk;
-  return p.float_scales ? static_cast<const float*>(w.scale)[at] : E8M0ToFloat(static_cast<const uint8_t*>(w.scale)[at]);
+  return p.float_scales ? static_cast<const float*>(w.scale)[at]
+                        : E8M0ToFloat(static_cast<const uint8_t*>(w.scale)[at]);
 }
 // The scale byte of the 32 inputs of a chunk that the lane's quarter reads.
 HADAL_DEVICE uint8_t Fp4Scale(const Problem& p, const Matrix& w, int row, int chunk) {
@@ -228,7 +229,8 @@ HADAL_DEVICE void StripProduct(const Problem& p, int n0, int round_chunks, float
       float scales[kNT][Tile::kSums];
       for (int t = 0; t < kNT; ++t) LoadScales<kFormat, kPaired>(p, n0, t, chunk, scales[t]);
       const auto load_x = [&](int m, int i, int pair) {
-        return LoadUnit<kAligned, false>(x_row[m][i], (chunk * kChunk + PairInput<kFormat>(pair, quarter)) * 2, p.k * 2);
+        return LoadUnit<kAligned, false>(x_row[m][i], (chunk * kChunk + PairInput<kFormat>(pair, quarter)) * 2,
+                                         p.k * 2);
       };
       // Of 16 rows everything is asked for before the first product; of more there is no room for it.
       Bytes16 early[kMT == 1 ? 4 : 1][2];
@@ -391,7 +393,7 @@ HADAL_DEVICE void TileProduct(const Problem& p, int m0, int n0, unsigned char* s
       }
     }
   };
-  const auto load_fp4_scales = [&](int chunk, uint8_t (*scales)[2]) {
+  const auto load_fp4_scales = [&](int chunk, uint8_t(*scales)[2]) {
     if constexpr (kFormat == WeightFormat::kFp4) {
       for (int t = 0; t < kNT; ++t) {
         for (int i = 0; i < Tile::Held(); ++i) {
