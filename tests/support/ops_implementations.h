@@ -55,6 +55,7 @@ inline std::vector<OpsImplementation> OpsImplementations() {
                      gpu::emulated::GpuOptions options;
                      options.numerics = numerics;
                      options.device = wave == 32 ? 0 : 1;
+                     options.deterministic = true;
                      return *gpu::emulated::MakeGpuOps(options);
                    }});
   }

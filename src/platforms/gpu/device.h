@@ -232,4 +232,49 @@ HADAL_DEVICE float BlockMax(float v, float* scratch) {
 
 HADAL_HOST_DEVICE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Byte i of the result is byte (selector >> 4i) & 7 of the eight bytes of b (high) and a (low).
+HADAL_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
+#if HADAL_GPU_CUDA
+  return __byte_perm(a, b, selector);
+#elif HADAL_GPU_HIP
+  return __builtin_amdgcn_perm(
+      b, a, (selector & 7u) | (selector & 0x70u) << 4 | (selector & 0x700u) << 8 | (selector & 0x7000u) << 12);
+#else
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    out |= (static_cast<uint32_t>(bytes >> (8 * ((selector >> (4 * i)) & 7u))) & 0xFFu) << (8 * i);
+  }
+  return out;
+#endif
+}
+
+// Copies of 16 bytes from global to shared memory behind the back of the registers. A thread's copies since its last
+// CommitAsync are a batch; WaitAsync<N> waits until all but its N newest batches are there, for this thread: others see
+// them behind a barrier. Where there is no such engine the copy is made at once. Not `present`: zeros, and `from` is
+// not read.
+HADAL_DEVICE void CopyAsync16(void* to, const void* from, bool present) {
+#if HADAL_GPU_CUDA
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  const int bytes = present ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+#else
+  struct alignas(16) Sixteen {
+    uint32_t words[4];
+  };
+  *static_cast<Sixteen*>(to) = present ? *static_cast<const Sixteen*>(from) : Sixteen{};
+#endif
+}
+HADAL_DEVICE void CommitAsync() {
+#if HADAL_GPU_CUDA
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+#endif
+}
+template <int kNewest>
+HADAL_DEVICE void WaitAsync() {
+#if HADAL_GPU_CUDA
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kNewest) : "memory");
+#endif
+}
+
 }  // namespace hadal::gpu::HADAL_GPU_NS

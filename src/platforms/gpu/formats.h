@@ -93,6 +93,64 @@ struct alignas(16) Bytes16 {
   uint32_t words[4];
 };
 
+// Sixteen bytes that are read once (weights): they pass the first cache by.
+HADAL_DEVICE Bytes16 LoadOnce16(const void* from) {
+#if HADAL_GPU_CUDA
+  Bytes16 out;
+  asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      : "=r"(out.words[0]), "=r"(out.words[1]), "=r"(out.words[2]), "=r"(out.words[3])
+      : "l"(from));
+  return out;
+#else
+  return *static_cast<const Bytes16*>(from);
+#endif
+}
+
+// Two bf16 numbers in a word, the first in its low half. MultiplyPairs is for products that are exact in bf16.
+HADAL_DEVICE uint32_t MultiplyPairs(uint32_t a, uint32_t b) {
+#if HADAL_GPU_CUDA
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
+  return out;
+#else
+  const unsigned low = FloatBits(BitsFloat(a << 16) * BitsFloat(b << 16));
+  const unsigned high = FloatBits(BitsFloat(a & 0xFFFF0000u) * BitsFloat(b & 0xFFFF0000u));
+  return low >> 16 | (high & 0xFFFF0000u);
+#endif
+}
+
+// Four E4M3 codes as bf16: the seven bits of a code go to where bf16 has exponent and mantissa, and a product with
+// 2^120 makes good the difference of the biases, for subnormal codes too. NaN (which no weight is) would become 480.
+HADAL_DEVICE void DecodeE4M3(uint32_t codes, uint32_t* first, uint32_t* second) {
+  const auto pair = [](uint32_t spread) {  // codes in the high bytes of the halves
+    return MultiplyPairs((spread & 0x80008000u) | ((spread >> 4) & 0x07F007F0u), 0x7B807B80u);
+  };
+  *first = pair(BytePermute(codes, 0, 0x1404));
+  *second = pair(BytePermute(codes, 0, 0x3424));
+}
+
+// What E2M1 codes are multiplied with, behind the move of their bits: 2^126 and the block's scale. Scales above 2 do
+// not fit into one bf16 factor beside it: the second is 1 elsewhere.
+struct E2M1Factor {
+  uint32_t first, second;
+};
+HADAL_DEVICE E2M1Factor MakeE2M1Factor(uint8_t scale) {
+  const unsigned exponent = scale <= 128 ? scale + 126u : 253u;
+  const unsigned rest = scale <= 128 ? 127u : scale;
+  return {exponent << 7 | exponent << 23, rest << 7 | rest << 23};
+}
+// Eight E2M1 codes as bf16: codes (0, 4), (1, 5), (2, 6), (3, 7), which lie in the same place of a word's halves.
+HADAL_DEVICE void DecodeE2M1(uint32_t codes, const E2M1Factor& factor, uint32_t* out) {
+  constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x01C001C0u;
+  out[0] = MultiplyPairs(((codes << 12) & kSign) | ((codes << 6) & kMagnitude), factor.first);
+  out[1] = MultiplyPairs(((codes << 8) & kSign) | ((codes << 2) & kMagnitude), factor.first);
+  out[2] = MultiplyPairs(((codes << 4) & kSign) | ((codes >> 2) & kMagnitude), factor.first);
+  out[3] = MultiplyPairs((codes & kSign) | ((codes >> 6) & kMagnitude), factor.first);
+  if (factor.second != 0x3F803F80u) {
+    for (int i = 0; i < 4; ++i) out[i] = MultiplyPairs(out[i], factor.second);
+  }
+}
+
 // Element i of a weight vector (ops::Vector) that is bf16 or fp32.
 HADAL_DEVICE float VectorAt(const void* data, bool is_bf16, int64_t i) {
   return is_bf16 ? ToFloat(static_cast<const Bf16*>(data)[i]) : static_cast<const float*>(data)[i];

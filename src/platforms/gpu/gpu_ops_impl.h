@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 
 #include "base/carver.h"
 #include "platforms/gpu/backend.h"
@@ -64,6 +65,13 @@ class GpuOps final : public ops::Ops {
   bool published() const { return options_.numerics == ops::Numerics::kPublished; }
   size_t Carve(const ops::WorkspaceSpec& spec, std::byte* base);
 
+  // The experts of a layer, by the address that they are given with.
+  struct PreparedExperts {
+    ExpertTable table;
+    ops::Buffer pointers;
+  };
+  absl::StatusOr<PreparedExperts> MakeExpertTable(std::span<const ops::ExpertWeights> experts);
+
   GpuOptions options_;
   std::unique_ptr<Device> device_;
   ops::WorkspaceSpec spec_;
@@ -72,6 +80,8 @@ class GpuOps final : public ops::Ops {
   LinearScratch linear_;
   MoeScratch moe_;
   AttentionScratch attention_;
+  std::unordered_map<const ops::ExpertWeights*, PreparedExperts> prepared_experts_;
+  PreparedExperts unprepared_experts_;
 };
 
 }  // namespace hadal::gpu::HADAL_GPU_NS

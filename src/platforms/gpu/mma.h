@@ -16,6 +16,12 @@ HADAL_DEVICE constexpr int WaveLanes() { return 64; }
 #else
 HADAL_DEVICE int WaveLanes() { return emulator::Wave(); }
 #endif
+// Most lanes that a wave of this backend has.
+#if HADAL_GPU_CUDA
+inline constexpr int kMostWaveLanes = 32;
+#else
+inline constexpr int kMostWaveLanes = 64;
+#endif
 HADAL_DEVICE int WaveLane() { return ThreadX() % WaveLanes(); }
 HADAL_DEVICE int WaveX() { return ThreadX() / WaveLanes(); }
 
@@ -170,6 +176,67 @@ struct Tile {
     }
 #endif
   }
+
+  // Operands that are made in registers. A lane holds, of each of its Held() rows of A (columns of B), four values of
+  // the 16 along k: those of its quarter. Which four inputs those are is the caller's choice as long as A and B agree.
+  HADAL_DEVICE static int Held() {
+#if HADAL_GPU_CUDA
+    return 2;
+#elif HADAL_GPU_HIP
+    return 1;
+#else
+    return WaveLanes() == 64 ? 1 : 2;
+#endif
+  }
+  HADAL_DEVICE static int HeldRow(int i) {
+#if HADAL_GPU_CUDA
+    return WaveLane() / 4 + 8 * i;
+#elif HADAL_GPU_HIP
+    return WaveLane() % 16;
+#else
+    return WaveLanes() == 64 ? WaveLane() % 16 : WaveLane() / 4 + 8 * i;
+#endif
+  }
+  HADAL_DEVICE static int Quarter() {
+#if HADAL_GPU_CUDA
+    return WaveLane() % 4;
+#elif HADAL_GPU_HIP
+    return WaveLane() / 16;
+#else
+    return WaveLanes() == 64 ? WaveLane() / 16 : WaveLane() % 4;
+#endif
+  }
+  // The quarter's values of row HeldRow(i): two pairs of bf16, the first of a pair in the low half.
+  HADAL_DEVICE static void SetA(A* a, int i, uint32_t first, uint32_t second) {
+#if HADAL_GPU_CUDA
+    a->r[i] = first;
+    a->r[2 + i] = second;
+#else
+    const uint32_t words[2] = {first, second};
+    SetQuarter(a, 2 * i, 4, words);
+#endif
+  }
+  HADAL_DEVICE static void SetB(B* b, int i, uint32_t first, uint32_t second) {
+#if HADAL_GPU_CUDA
+    b->r[2 * i] = first;
+    b->r[2 * i + 1] = second;
+#else
+    const uint32_t words[2] = {first, second};
+    SetQuarter(b, 4 * i, 2, words);
+#endif
+  }
+#if !HADAL_GPU_CUDA
+  // Words at elements `at` and `at + step` of a narrow wave's operand; a wide one has but these two.
+  HADAL_DEVICE static void SetQuarter(A* a, int at, int step, const uint32_t* words) {
+#if HADAL_GPU_HIP
+    std::memcpy(&a->r, words, sizeof(a->r));
+#else
+    if (WaveLanes() == 64) at = 0, step = 2;
+    std::memcpy(a->r + at, words, 4);
+    std::memcpy(a->r + at + step, words + 1, 4);
+#endif
+  }
+#endif
 
   HADAL_DEVICE static void Multiply(C* c, const A& a, const B& b) {
 #if HADAL_GPU_CUDA
