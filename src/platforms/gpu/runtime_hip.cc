@@ -224,6 +224,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   if (error != kSuccess) {
     return absl::UnavailableError(fmt::format("device {} ({}): {}", ordinal, properties.name, Text(error)));
   }
+  (void)g_hip.GetLastError();  // of an attempt that failed before
   std::unique_ptr<Device> device(new Device());
   device->stream_ = {.handle = stream, .wave = 64};
   device->info_ = {.name = properties.name,
