@@ -18,6 +18,15 @@ using hipError_t = int;
 extern "C" hipError_t hipLaunchKernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
                                       size_t shared_bytes, hipStream_t stream);
 
+// The C library's, which nvcc has on the device by itself. Sizes are constants where kernels call it: moves of
+// registers.
+extern "C" inline __attribute__((device, always_inline)) void* memcpy(void* to, const void* from, size_t bytes) {
+  return __builtin_memcpy(to, from, bytes);
+}
+namespace std {
+using ::memcpy;
+}
+
 // The compiler may count on no more threads, and gives a kernel the registers that so many leave.
 #define __launch_bounds__(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #define __forceinline__ inline __attribute__((always_inline))

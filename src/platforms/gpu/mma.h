@@ -69,7 +69,7 @@ struct Tile {
     return WaveLanes() == 64 ? WaveLane() / 16 * 4 + i : WaveLane() / 4 + (i % 4) / 2 * 8;
 #endif
   }
-  HADAL_DEVICE static int Col([[maybe_unused]] int i) {
+  HADAL_DEVICE static int Col(int i) {
 #if HADAL_GPU_CUDA
     return i / 4 * 8 + WaveLane() % 4 * 2 + i % 2;
 #elif HADAL_GPU_HIP
