@@ -8,7 +8,7 @@ export JOBS
 HADAL = build/release/bin/hadal
 MODEL = models/tiny-v4-vision
 
-.PHONY: help deps deps-dev build demo test lint format bench install clean debug asan tsan soak fuzz static
+.PHONY: help deps deps-dev build demo test lint format bench install clean debug asan tsan soak fuzz static cuda hip
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -17,7 +17,7 @@ help: ## this list
 deps: ## install the Debian packages that the build needs, where missing
 	@tools/install-deps build
 
-deps-dev: ## also those of lint, format and fuzz
+deps-dev: ## also those of lint, format, fuzz and hip
 	@tools/install-deps dev
 
 build: deps ## the optimised binary, build/release/bin/hadal, with tests and benchmarks
@@ -78,6 +78,13 @@ static: deps ## one file that runs on any x86-64 Linux: build/static/bin/hadal
 	@tools/build static hadal
 	@file=build/static/bin/hadal; ! ldd $$file >/dev/null 2>&1 || { echo "$$file is not static" >&2; exit 1; }
 	build/static/bin/hadal --version
+
+cuda: deps ## for NVIDIA GPUs, with nvcc of CUDA 13: build/cuda/bin/hadal
+	@tools/build cuda hadal
+
+hip: deps-dev ## for AMD GPUs, checked for matrix instructions: build/hip/bin/hadal
+	@tools/build hip hadal hadal_platform_amd
+	@tools/check-hip-isa
 
 install: build ## copy the binary, libhadal and its headers to PREFIX
 	@cmake --install build/release --prefix $(PREFIX)

@@ -16,7 +16,7 @@ struct Tensor {
   int64_t cols = 0;
   int64_t stride = 0;
 
-  bool empty() const { return data == nullptr; }
+  constexpr bool empty() const { return data == nullptr; }
 };
 
 inline Tensor MakeTensor(void* data, DType dtype, int64_t rows, int64_t cols) {
@@ -29,7 +29,7 @@ struct Vector {
   DType dtype = DType::kBF16;
   int64_t size = 0;
 
-  bool empty() const { return data == nullptr; }
+  constexpr bool empty() const { return data == nullptr; }
 };
 
 // A linear layer's weight [n, k], row-major, in the published precision (spec deepseek-v4-text 2.2, 2.3):
@@ -47,7 +47,7 @@ struct LinearWeight {
   const void* scale = nullptr;
   bool exponent_scales = true;  // powers of two
 
-  bool empty() const { return data == nullptr; }
+  constexpr bool empty() const { return data == nullptr; }
   int64_t row_bytes() const { return DTypeBytes(dtype, k); }
 };
 
@@ -90,7 +90,7 @@ struct PagedRows {
   int64_t tail = 0;          // kFp8DsMla, kFp8DsMla656
   int64_t block_stride = 0;  // bytes from a block to the next, at least PageBytes of its rows; pools may interleave
 
-  bool empty() const { return data == nullptr; }
+  constexpr bool empty() const { return data == nullptr; }
 };
 
 // The rows of one forward step: any mix of sequences, prompt chunks and decode tokens. A sequence's rows are in

@@ -22,7 +22,8 @@
 #include <cuda_runtime.h>
 #elif defined(__HIP__)
 #define HADAL_GPU_HIP 1
-#include <hip/hip_runtime.h>
+
+#include "platforms/gpu/device_hip.h"
 #else
 #define HADAL_GPU_EMULATED 1
 #include <algorithm>
@@ -127,6 +128,15 @@ void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
 
 #else  // CUDA, HIP
 
+template <typename T>
+HADAL_DEVICE T* DynamicShared() {
+  extern __shared__ __align__(1024) unsigned char hadal_dynamic_shared[];
+  return reinterpret_cast<T*>(hadal_dynamic_shared);
+}
+HADAL_DEVICE float Fma(float a, float b, float c) { return fmaf(a, b, c); }
+
+#if HADAL_GPU_CUDA
+
 HADAL_DEVICE int ThreadX() { return static_cast<int>(threadIdx.x); }
 HADAL_DEVICE int ThreadsX() { return static_cast<int>(blockDim.x); }
 HADAL_DEVICE int BlockX() { return static_cast<int>(blockIdx.x); }
@@ -135,17 +145,6 @@ HADAL_DEVICE int BlockZ() { return static_cast<int>(blockIdx.z); }
 HADAL_DEVICE int BlocksX() { return static_cast<int>(gridDim.x); }
 HADAL_DEVICE int BlocksY() { return static_cast<int>(gridDim.y); }
 HADAL_DEVICE void BlockSync() { __syncthreads(); }
-template <typename T>
-HADAL_DEVICE T* DynamicShared() {
-  extern __shared__ __align__(1024) unsigned char hadal_dynamic_shared[];
-  return reinterpret_cast<T*>(hadal_dynamic_shared);
-}
-HADAL_DEVICE int AtomicAdd(int* at, int value) { return atomicAdd(at, value); }
-HADAL_DEVICE float Fma(float a, float b, float c) { return fmaf(a, b, c); }
-HADAL_DEVICE unsigned FloatBits(float v) { return __float_as_uint(v); }
-HADAL_DEVICE float BitsFloat(unsigned bits) { return __uint_as_float(bits); }
-
-#if HADAL_GPU_CUDA
 HADAL_DEVICE void GroupSync() { __syncwarp(); }
 template <typename T>
 HADAL_DEVICE T Shuffle(T value, int lane) {
@@ -155,17 +154,63 @@ template <typename T>
 HADAL_DEVICE T ShuffleXor(T value, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
 }
-#else
-HADAL_DEVICE void GroupSync() { __builtin_amdgcn_wave_barrier(); }
+HADAL_DEVICE int AtomicAdd(int* at, int value) { return atomicAdd(at, value); }
+HADAL_DEVICE unsigned FloatBits(float v) { return __float_as_uint(v); }
+HADAL_DEVICE float BitsFloat(unsigned bits) { return __uint_as_float(bits); }
+
+#else  // HIP
+
+HADAL_DEVICE int ThreadX() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+HADAL_DEVICE int ThreadsX() { return __builtin_amdgcn_workgroup_size_x(); }
+HADAL_DEVICE int BlockX() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
+HADAL_DEVICE int BlockY() { return static_cast<int>(__builtin_amdgcn_workgroup_id_y()); }
+HADAL_DEVICE int BlockZ() { return static_cast<int>(__builtin_amdgcn_workgroup_id_z()); }
+HADAL_DEVICE int BlocksX() {
+  return static_cast<int>(__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x());
+}
+HADAL_DEVICE int BlocksY() {
+  return static_cast<int>(__builtin_amdgcn_grid_size_y() / __builtin_amdgcn_workgroup_size_y());
+}
+// A barrier orders no memory by itself: the fences do, and keep the compiler from moving accesses over it.
+HADAL_DEVICE void BlockSync() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+// The lanes of a group are lanes of one wave, which has one program counter, and the LDS serves a wave in order: what
+// is left to hold back is the compiler. wave_barrier keeps code in its place, the fence keeps loads behind stores.
+HADAL_DEVICE void GroupSync() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+// Word by word; lanes of a wave are consecutive threads, so a group is a half of the 64.
+template <typename T>
+HADAL_DEVICE T FromWaveLane(T value, int lane) {
+  static_assert(sizeof(T) <= 16);
+  constexpr int kWords = (sizeof(T) + 3) / 4;
+  int words[kWords] = {};
+  __builtin_memcpy(words, &value, sizeof(T));
+  for (int& word : words) word = __builtin_amdgcn_ds_bpermute(4 * lane, word);
+  __builtin_memcpy(&value, words, sizeof(T));
+  return value;
+}
+HADAL_DEVICE int LaneOfWave() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
 template <typename T>
 HADAL_DEVICE T Shuffle(T value, int lane) {
-  return __shfl(value, lane, kGroup);
+  return FromWaveLane(value, LaneOfWave() / kGroup * kGroup + lane % kGroup);
 }
 template <typename T>
 HADAL_DEVICE T ShuffleXor(T value, int mask) {
-  return __shfl_xor(value, mask, kGroup);
+  return FromWaveLane(value, LaneOfWave() ^ mask);
 }
-#endif
+HADAL_DEVICE int AtomicAdd(int* at, int value) {
+  return __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+HADAL_DEVICE unsigned FloatBits(float v) { return __builtin_bit_cast(unsigned, v); }
+HADAL_DEVICE float BitsFloat(unsigned bits) { return __builtin_bit_cast(float, bits); }
+
+#endif  // HIP
 
 // Enqueues kKernel. An error of the launch shows at the next Synchronize of the device.
 template <auto kKernel, typename... Args>
@@ -174,21 +219,21 @@ void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
   if (shape.blocks_x == 0 || shape.blocks_y == 0 || shape.blocks_z == 0) return;
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))..., nullptr};
   const auto* kernel = reinterpret_cast<const void*>(kKernel);
+  const dim3 blocks = {shape.blocks_x, shape.blocks_y, shape.blocks_z};
+  const dim3 threads = {shape.threads, 1, 1};
+#if HADAL_GPU_CUDA
   constexpr size_t kPlainShared = 48 * 1024;  // more has to be asked for, once a kernel
   static size_t granted = kPlainShared;
-#if HADAL_GPU_CUDA
   if (shape.shared_bytes > granted) {
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shape.shared_bytes)) == cudaSuccess) {
       granted = shape.shared_bytes;
     }
   }
-  (void)cudaLaunchKernel(kernel, dim3(shape.blocks_x, shape.blocks_y, shape.blocks_z), dim3(shape.threads), pointers,
-                         shape.shared_bytes, static_cast<cudaStream_t>(stream.handle));
+  (void)cudaLaunchKernel(kernel, blocks, threads, pointers, shape.shared_bytes,
+                         static_cast<cudaStream_t>(stream.handle));
 #else
-  if (shape.shared_bytes > granted) granted = shape.shared_bytes;  // LDS needs no permission
-  (void)hipLaunchKernel(kernel, dim3(shape.blocks_x, shape.blocks_y, shape.blocks_z), dim3(shape.threads), pointers,
-                        shape.shared_bytes, static_cast<hipStream_t>(stream.handle));
+  (void)hipLaunchKernel(kernel, blocks, threads, pointers, shape.shared_bytes, static_cast<hipStream_t>(stream.handle));
 #endif
 }
 

@@ -1,4 +1,8 @@
 // Number formats in kernels; the same results to the bit as base/float_formats.h, which says what they are.
+//
+// FP8 is OCP's E4M3 everywhere, in weights and in caches, and is decoded by bit arithmetic. gfx942's own FP8 (its
+// matrix unit and its conversions) is another one, FNUZ, whose codes mean half: a kernel that gave it these bytes would
+// need the changes of platforms/amd/weight_layout.h.
 #pragma once
 
 #include "platforms/gpu/device.h"

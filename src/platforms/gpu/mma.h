@@ -3,6 +3,10 @@
 //
 // NVIDIA: mma.sync m16n8k16, twice. AMD: v_mfma_f32_16x16x16_bf16. The emulator computes both layouts (a wave of 32
 // lanes as NVIDIA's, of 64 as AMD's). Which lane holds which element is asked of Tile and not assumed.
+//
+// AMD's mapping, from its Matrix Instruction Calculator (github.com/ROCm/amd_matrix_instruction_calculator, cdna3,
+// v_mfma_f32_16x16x16_bf16): A[i][k] is element k % 4 of lane 16 * (k / 4) + i, B[k][j] element k % 4 of lane
+// 16 * (k / 4) + j, C[i][j] element i % 4 of lane 16 * (i / 4) + j.
 #pragma once
 
 #include "platforms/gpu/formats.h"

@@ -6,9 +6,10 @@
 
 namespace hadal::gpu::HADAL_GPU_NS {
 
+// Without initialisers, so that kernels can have arrays of it in shared memory.
 struct RowAddress {
-  unsigned char* values = nullptr;
-  unsigned char* scales = nullptr;  // null: kPlain
+  unsigned char* values;
+  unsigned char* scales;  // null: kPlain
 };
 
 inline constexpr int kFp8RowGroup = 64;
