@@ -74,6 +74,13 @@ absl::StatusOr<double> MeasureCopy(ops::Ops& ops, bool quick) {
 // Seconds of a kernel that has nothing to do: of one row's norm.
 absl::StatusOr<double> MeasureLaunch(ops::Ops& ops, bool quick) {
   constexpr int64_t kCols = 64;
+  HADAL_RETURN_IF_ERROR(ops.Reserve({.max_tokens = 1,
+                                     .hidden = kCols,
+                                     .hc_mult = 1,
+                                     .max_linear_k = kCols,
+                                     .max_linear_n = kCols,
+                                     .heads = 1,
+                                     .head_dim = kCols}));
   HADAL_ASSIGN_OR_RETURN(const ops::Buffer x, RandomBuffer(ops, Contents::kBf16, 2 * kCols));
   HADAL_ASSIGN_OR_RETURN(const ops::Buffer w, RandomBuffer(ops, Contents::kBf16, 2 * kCols));
   const ops::Tensor row = ops::MakeTensor(x.data(), DType::kBF16, 1, kCols);
@@ -92,12 +99,12 @@ absl::Status Run(const GpuSettings& settings, bool kernels, bool model, double f
 
   const auto pick = [&](double given, double Peaks::*datasheet, const char* what) {
     if (given > 0) {
-      fmt::print("{} peak: {:.0f} TFLOP/s (given)\n", what, given);
+      fmt::print("{} peak: {:.4g} TFLOP/s (given)\n", what, given);
       return given;
     }
     for (const Peaks& peaks : kDatasheets) {
       if (platform.description.find(peaks.name) == std::string::npos) continue;
-      fmt::print("{} peak: {:.0f} TFLOP/s (datasheet of {})\n", what, peaks.*datasheet, peaks.name);
+      fmt::print("{} peak: {:.4g} TFLOP/s (datasheet of {})\n", what, peaks.*datasheet, peaks.name);
       return peaks.*datasheet;
     }
     fmt::print("{} peak: not known; shares are of the copy bandwidth alone\n", what);
@@ -149,10 +156,10 @@ Roofline RooflineOf(const GpuLimits& limits, const Cost& cost) {
   if (compute <= r.seconds) return r;
   r.seconds = compute;
   r.memory_bound = false;
-  r.limit = cost.fp8_flop <= 0 ? fmt::format("bf16 {:.0f} TFLOP/s", limits.bf16_tflop_per_s)
+  r.limit = cost.fp8_flop <= 0 ? fmt::format("bf16 {:.4g} TFLOP/s", limits.bf16_tflop_per_s)
             : cost.bf16_flop <= 0
-                ? fmt::format("fp8 {:.0f} TFLOP/s", limits.fp8_tflop_per_s)
-                : fmt::format("fp8 and bf16, {:.0f} TFLOP/s", (cost.fp8_flop + cost.bf16_flop) / compute / 1e12);
+                ? fmt::format("fp8 {:.4g} TFLOP/s", limits.fp8_tflop_per_s)
+                : fmt::format("fp8 and bf16, {:.4g} TFLOP/s", (cost.fp8_flop + cost.bf16_flop) / compute / 1e12);
   return r;
 }
 
