@@ -164,6 +164,7 @@ class ModelBench {
     options.limits.max_batch_tokens = std::max(s_.chunk, most_);
     options.limits.max_logit_rows = most_;
     HADAL_ASSIGN_OR_RETURN(const std::string description, models::DescribeModel(config_, options));
+    HADAL_ASSIGN_OR_RETURN(const models::ModelMemory memory, models::PlanMemory(config_, options));
     HADAL_ASSIGN_OR_RETURN(model_, models::CreateModel(*weights_, options));
     logits_.resize(most_ * config_.vocab_size);
     std::string ratios;
@@ -174,7 +175,7 @@ class ModelBench {
         "{}: {} of {} layers (ratios {}), {} experts; made and loaded in {:.0f} s; {:.2f} GB of caches, {:.2f} GB "
         "of buffers\n\n",
         description, config_.num_hidden_layers, kPublishedLayers, ratios, config_.n_routed_experts, Now() - begin,
-        static_cast<double>(model_->memory().cache) / 1e9, static_cast<double>(model_->memory().scratch) / 1e9);
+        static_cast<double>(memory.cache) / 1e9, static_cast<double>(memory.scratch) / 1e9);
     std::fflush(stdout);
     return absl::OkStatus();
   }
