@@ -34,6 +34,9 @@ struct Problem {
   int k = 0;
   bool float_scales = false;  // FP8: fp32 instead of E8M0
 
+  // Of tile t of a pair; a choice and no index, which would move the problem out of registers.
+  HADAL_DEVICE const void* PairData(int t) const { return t % 2 != 0 ? weights[1].data : weights[0].data; }
+
   HADAL_DEVICE int64_t XRow(int row) const { return x_rows == nullptr ? row : x_rows[row]; }
 };
 
@@ -381,7 +384,7 @@ HADAL_DEVICE void TileProduct(const Problem& p, int m0, int n0, unsigned char* s
       const int col = i / (kUnits * 4), unit = i % (kUnits * 4);
       const int t = col / Tile::kN % kNT;
       const int output = TileOutput<kPaired>(first_output(col / (Tile::kN * kNT)), t, col % Tile::kN);
-      const auto* data = static_cast<const unsigned char*>(p.weights[kPaired ? t : 0].data);
+      const auto* data = static_cast<const unsigned char*>(kPaired ? p.PairData(t) : p.weights[0].data);
       Bytes16* slot = to + kInputUnits + CodeSlot<kFormat>(col, unit);
       const int at = chunk * kUnits * 64 + unit * 16;
       const unsigned char* from = data + static_cast<int64_t>(p.weight_row + output) * row_bytes;
