@@ -11,7 +11,7 @@
 #include "ops/ops.h"
 #include "ops/reference/reference_ops.h"
 #include "platforms/cpu/cpu_ops.h"
-#if HADAL_TEST_EMULATED_GPU
+#if HADAL_TEST_EMULATED_GPU || HADAL_TEST_CUDA
 #include "platforms/gpu/gpu_ops.h"
 #endif
 
@@ -37,6 +37,16 @@ inline OpsImplementation CpuImplementation(const std::string& name, cpu::Isa isa
 
 // The reference, and the CPU platform for every instruction set that this machine has.
 inline std::vector<OpsImplementation> OpsImplementations() {
+#if HADAL_TEST_CUDA
+  // Null where there is no device: the tests are skipped.
+  return {{"cuda", [](ops::Numerics numerics) -> std::unique_ptr<ops::Ops> {
+             gpu::GpuOptions options;
+             options.numerics = numerics;
+             options.deterministic = true;
+             auto made = gpu::cuda::MakeGpuOps(options);
+             return made.ok() ? *std::move(made) : nullptr;
+           }}};
+#endif
   std::vector<OpsImplementation> out = {{"reference", ops::MakeReferenceOps}};
   const std::pair<const char*, cpu::Isa> isas[] = {{"cpu_baseline", cpu::Isa::kBaseline},
                                                    {"cpu_avx2", cpu::Isa::kAvx2},

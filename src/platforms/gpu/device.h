@@ -32,6 +32,13 @@
 #include "platforms/gpu/emulator.h"
 #endif
 
+// Before a loop that indexes what has to stay in registers.
+#if HADAL_GPU_EMULATED
+#define HADAL_UNROLL
+#else
+#define HADAL_UNROLL _Pragma("unroll")
+#endif
+
 #if HADAL_GPU_EMULATED
 #define HADAL_DEVICE inline
 #define HADAL_HOST_DEVICE inline

@@ -51,28 +51,28 @@ static_assert(offsetof(Properties, shared_per_block) == 296 && offsetof(Properti
               offsetof(Properties, architecture) == 1160);
 
 struct Library {
-  Error (*GetDeviceCount)(int*) = nullptr;
-  Error (*GetDeviceProperties)(Properties*, int) = nullptr;
-  Error (*SetDevice)(int) = nullptr;
-  Error (*MemGetInfo)(size_t*, size_t*) = nullptr;
-  Error (*StreamCreate)(void**, unsigned) = nullptr;
-  Error (*StreamDestroy)(void*) = nullptr;
-  Error (*StreamSynchronize)(void*) = nullptr;
-  Error (*GetLastError)() = nullptr;
-  const char* (*GetErrorString)(Error) = nullptr;
-  Error (*Malloc)(void**, size_t) = nullptr;
-  Error (*Free)(void*) = nullptr;
-  Error (*HostMalloc)(void**, size_t, unsigned) = nullptr;
-  Error (*HostFree)(void*) = nullptr;
-  Error (*MemcpyAsync)(void*, const void*, size_t, int, void*) = nullptr;
-  Error (*MemsetAsync)(void*, int, size_t, void*) = nullptr;
-  Error (*LaunchKernel)(const void*, Dim3, Dim3, void**, size_t, void*) = nullptr;
-  Error (*PushCallConfiguration)(Dim3, Dim3, size_t, void*) = nullptr;
-  Error (*PopCallConfiguration)(Dim3*, Dim3*, size_t*, void**) = nullptr;
-  void** (*RegisterFatBinary)(const void*) = nullptr;
-  void (*RegisterFunction)(void**, const void*, char*, const char*, unsigned, void*, void*, Dim3*, Dim3*,
-                           int*) = nullptr;
-  void (*RegisterVar)(void**, void*, char*, char*, int, size_t, int, int) = nullptr;
+  Error (*get_device_count)(int*) = nullptr;
+  Error (*get_device_properties)(Properties*, int) = nullptr;
+  Error (*set_device)(int) = nullptr;
+  Error (*mem_get_info)(size_t*, size_t*) = nullptr;
+  Error (*stream_create)(void**, unsigned) = nullptr;
+  Error (*stream_destroy)(void*) = nullptr;
+  Error (*stream_synchronize)(void*) = nullptr;
+  Error (*get_last_error)() = nullptr;
+  const char* (*get_error_string)(Error) = nullptr;
+  Error (*malloc)(void**, size_t) = nullptr;
+  Error (*free)(void*) = nullptr;
+  Error (*host_malloc)(void**, size_t, unsigned) = nullptr;
+  Error (*host_free)(void*) = nullptr;
+  Error (*memcpy_async)(void*, const void*, size_t, int, void*) = nullptr;
+  Error (*memset_async)(void*, int, size_t, void*) = nullptr;
+  Error (*launch_kernel)(const void*, Dim3, Dim3, void**, size_t, void*) = nullptr;
+  Error (*push_call_configuration)(Dim3, Dim3, size_t, void*) = nullptr;
+  Error (*pop_call_configuration)(Dim3*, Dim3*, size_t*, void**) = nullptr;
+  void** (*register_fat_binary)(const void*) = nullptr;
+  void (*register_function)(void**, const void*, char*, const char*, unsigned, void*, void*, Dim3*, Dim3*,
+                            int*) = nullptr;
+  void (*register_var)(void**, void*, char*, char*, int, size_t, int, int) = nullptr;
 };
 
 // Filled once by Load, before there is a Device, and read without a lock: a kernel is launched, and memory taken, by
@@ -105,7 +105,7 @@ std::vector<std::unique_ptr<FatBinary>>& FatBinaries() {
   return *binaries;
 }
 
-std::string Text(Error error) { return fmt::format("{} (hipError {})", g_hip.GetErrorString(error), error); }
+std::string Text(Error error) { return fmt::format("{} (hipError {})", g_hip.get_error_string(error), error); }
 
 // Newest first; 5 is what Debian 12 has, and knows no device that there are kernels for.
 constexpr std::array kNames = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so",
@@ -142,32 +142,33 @@ absl::Status Load() {
     if (symbol == nullptr) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
     *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(symbol);
   };
-  find("hipGetDeviceCount", &hip.GetDeviceCount);
-  find("hipSetDevice", &hip.SetDevice);
-  find("hipMemGetInfo", &hip.MemGetInfo);
-  find("hipStreamCreateWithFlags", &hip.StreamCreate);
-  find("hipStreamDestroy", &hip.StreamDestroy);
-  find("hipStreamSynchronize", &hip.StreamSynchronize);
-  find("hipGetLastError", &hip.GetLastError);
-  find("hipGetErrorString", &hip.GetErrorString);
-  find("hipMalloc", &hip.Malloc);
-  find("hipFree", &hip.Free);
-  find("hipHostMalloc", &hip.HostMalloc);
-  find("hipHostFree", &hip.HostFree);
-  find("hipMemcpyAsync", &hip.MemcpyAsync);
-  find("hipMemsetAsync", &hip.MemsetAsync);
-  find("hipLaunchKernel", &hip.LaunchKernel);
-  find("__hipPushCallConfiguration", &hip.PushCallConfiguration);
-  find("__hipPopCallConfiguration", &hip.PopCallConfiguration);
-  find("__hipRegisterFatBinary", &hip.RegisterFatBinary);
-  find("__hipRegisterFunction", &hip.RegisterFunction);
-  find("__hipRegisterVar", &hip.RegisterVar);
+  find("hipGetDeviceCount", &hip.get_device_count);
+  find("hipSetDevice", &hip.set_device);
+  find("hipMemGetInfo", &hip.mem_get_info);
+  find("hipStreamCreateWithFlags", &hip.stream_create);
+  find("hipStreamDestroy", &hip.stream_destroy);
+  find("hipStreamSynchronize", &hip.stream_synchronize);
+  find("hipGetLastError", &hip.get_last_error);
+  find("hipGetErrorString", &hip.get_error_string);
+  find("hipMalloc", &hip.malloc);
+  find("hipFree", &hip.free);
+  find("hipHostMalloc", &hip.host_malloc);
+  find("hipHostFree", &hip.host_free);
+  find("hipMemcpyAsync", &hip.memcpy_async);
+  find("hipMemsetAsync", &hip.memset_async);
+  find("hipLaunchKernel", &hip.launch_kernel);
+  find("__hipPushCallConfiguration", &hip.push_call_configuration);
+  find("__hipPopCallConfiguration", &hip.pop_call_configuration);
+  find("__hipRegisterFatBinary", &hip.register_fat_binary);
+  find("__hipRegisterFunction", &hip.register_function);
+  find("__hipRegisterVar", &hip.register_var);
   if (!missing.empty()) {
     return absl::UnavailableError(
         fmt::format("no AMD GPU can be used: libamdhip64 has no {}; expected the library of ROCm 6 or 7", missing));
   }
   // From ROCm 6 on, and missed only where there is a device: whoever has an older library and none is told the latter.
-  hip.GetDeviceProperties = reinterpret_cast<Error (*)(Properties*, int)>(dlsym(handle, "hipGetDevicePropertiesR0600"));
+  hip.get_device_properties =
+      reinterpret_cast<Error (*)(Properties*, int)>(dlsym(handle, "hipGetDevicePropertiesR0600"));
   g_hip = hip;
   loaded = true;
   return absl::OkStatus();
@@ -179,13 +180,13 @@ void RegisterKernels() {
   static std::once_flag once;
   std::call_once(once, [] {
     for (const std::unique_ptr<FatBinary>& binary : FatBinaries()) {
-      void** module = g_hip.RegisterFatBinary(binary->wrapper);
+      void** module = g_hip.register_fat_binary(binary->wrapper);
       for (const Function& f : binary->functions) {
-        g_hip.RegisterFunction(module, f.host, f.device, f.name, f.thread_limit, nullptr, nullptr, nullptr, nullptr,
-                               nullptr);
+        g_hip.register_function(module, f.host, f.device, f.name, f.thread_limit, nullptr, nullptr, nullptr, nullptr,
+                                nullptr);
       }
       for (const Variable& v : binary->variables) {
-        g_hip.RegisterVar(module, v.host, v.host_name, v.device_name, v.external, v.size, v.constant, v.global);
+        g_hip.register_var(module, v.host, v.host_name, v.device_name, v.external, v.size, v.constant, v.global);
       }
     }
   });
@@ -196,17 +197,17 @@ void RegisterKernels() {
 absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   HADAL_RETURN_IF_ERROR(Load());
   int count = 0;
-  if (const Error error = g_hip.GetDeviceCount(&count); error != kSuccess || count == 0) {
+  if (const Error error = g_hip.get_device_count(&count); error != kSuccess || count == 0) {
     return absl::UnavailableError(
         fmt::format("no AMD GPU can be used: {}; expected a device and its driver (amdgpu, /dev/kfd)",
                     error == kSuccess ? "the driver found none" : Text(error)));
   }
   if (ordinal < 0 || ordinal >= count) return NotFound("device {}; this machine has {} (from 0)", ordinal, count);
-  if (g_hip.GetDeviceProperties == nullptr) {
+  if (g_hip.get_device_properties == nullptr) {
     return absl::UnavailableError("no AMD GPU can be used: libamdhip64 is older than ROCm 6; expected ROCm 6 or 7");
   }
   Properties properties = {};
-  if (const Error error = g_hip.GetDeviceProperties(&properties, ordinal); error != kSuccess) {
+  if (const Error error = g_hip.get_device_properties(&properties, ordinal); error != kSuccess) {
     return absl::UnavailableError(fmt::format("device {}: {}", ordinal, Text(error)));
   }
   const std::string_view full(properties.architecture);
@@ -218,13 +219,13 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   RegisterKernels();
   size_t free = 0, total = 0;
   void* stream = nullptr;
-  Error error = g_hip.SetDevice(ordinal);
-  if (error == kSuccess) error = g_hip.MemGetInfo(&free, &total);
-  if (error == kSuccess) error = g_hip.StreamCreate(&stream, kStreamNonBlocking);
+  Error error = g_hip.set_device(ordinal);
+  if (error == kSuccess) error = g_hip.mem_get_info(&free, &total);
+  if (error == kSuccess) error = g_hip.stream_create(&stream, kStreamNonBlocking);
   if (error != kSuccess) {
     return absl::UnavailableError(fmt::format("device {} ({}): {}", ordinal, properties.name, Text(error)));
   }
-  (void)g_hip.GetLastError();  // of an attempt that failed before
+  (void)g_hip.get_last_error();  // of an attempt that failed before
   std::unique_ptr<Device> device(new Device());
   device->stream_ = {.handle = stream, .wave = 64};
   device->info_ = {.name = properties.name,
@@ -236,11 +237,11 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   return device;
 }
 
-Device::~Device() { (void)g_hip.StreamDestroy(stream_.handle); }
+Device::~Device() { (void)g_hip.stream_destroy(stream_.handle); }
 
 absl::Status Device::Synchronize() {
-  Error error = g_hip.StreamSynchronize(stream_.handle);
-  const Error last = g_hip.GetLastError();  // always asked: it forgets what it told
+  Error error = g_hip.stream_synchronize(stream_.handle);
+  const Error last = g_hip.get_last_error();  // always asked: it forgets what it told
   if (error == kSuccess) error = last;
   if (error == kSuccess) return absl::OkStatus();
   return absl::InternalError(fmt::format("{} ({}): {}", info_.name, info_.architecture, Text(error)));
@@ -249,38 +250,38 @@ absl::Status Device::Synchronize() {
 absl::StatusOr<ops::Buffer> Device::Allocate(size_t bytes, const char* purpose) {
   void* data = nullptr;
   const size_t size = std::max<size_t>(bytes, 1);
-  if (const Error error = g_hip.Malloc(&data, size); error != kSuccess) {
+  if (const Error error = g_hip.malloc(&data, size); error != kSuccess) {
     size_t free = 0, total = 0;
-    (void)g_hip.MemGetInfo(&free, &total);
-    (void)g_hip.GetLastError();  // it does not stick to later calls
+    (void)g_hip.mem_get_info(&free, &total);
+    (void)g_hip.get_last_error();  // it does not stick to later calls
     return ResourceExhausted("cannot allocate {} bytes for {} on {}: {} of {} bytes are free: {}", bytes, purpose,
                              info_.name, free, total, Text(error));
   }
-  (void)g_hip.MemsetAsync(data, 0, size, stream_.handle);
-  return ops::Buffer(data, bytes, [](void* p) { (void)g_hip.Free(p); });
+  (void)g_hip.memset_async(data, 0, size, stream_.handle);
+  return ops::Buffer(data, bytes, [](void* p) { (void)g_hip.free(p); });
 }
 
 absl::StatusOr<ops::Buffer> Device::AllocateStaging(size_t bytes, const char* purpose) {
   void* data = nullptr;
   const size_t size = std::max<size_t>(bytes, 1);
-  if (const Error error = g_hip.HostMalloc(&data, size, 0); error != kSuccess) {
-    (void)g_hip.GetLastError();
+  if (const Error error = g_hip.host_malloc(&data, size, 0); error != kSuccess) {
+    (void)g_hip.get_last_error();
     return ResourceExhausted("cannot pin {} bytes of host memory for {}: {}", bytes, purpose, Text(error));
   }
   std::fill_n(static_cast<std::byte*>(data), size, std::byte{});
-  return ops::Buffer(data, bytes, [](void* p) { (void)g_hip.HostFree(p); });
+  return ops::Buffer(data, bytes, [](void* p) { (void)g_hip.host_free(p); });
 }
 
 // Errors stick to the stream and are told by Synchronize.
 void Device::Upload(void* to, const void* from, size_t bytes) {
-  (void)g_hip.MemcpyAsync(to, from, bytes, kHostToDevice, stream_.handle);
+  (void)g_hip.memcpy_async(to, from, bytes, kHostToDevice, stream_.handle);
 }
 void Device::Download(void* to, const void* from, size_t bytes) {
-  (void)g_hip.MemcpyAsync(to, from, bytes, kDeviceToHost, stream_.handle);
-  (void)g_hip.StreamSynchronize(stream_.handle);
+  (void)g_hip.memcpy_async(to, from, bytes, kDeviceToHost, stream_.handle);
+  (void)g_hip.stream_synchronize(stream_.handle);
 }
 void Device::Copy(void* to, const void* from, size_t bytes) {
-  (void)g_hip.MemcpyAsync(to, from, bytes, kDeviceToDevice, stream_.handle);
+  (void)g_hip.memcpy_async(to, from, bytes, kDeviceToDevice, stream_.handle);
 }
 
 }  // namespace hadal::gpu::hip
@@ -324,16 +325,16 @@ void __hipRegisterVar(void** binary, void* host, char* host_name, char* device_n
 void __hipUnregisterFatBinary(void** /*binary*/) {}
 
 int __hipPushCallConfiguration(Dim3 blocks, Dim3 threads, size_t shared_bytes, void* stream) {
-  if (g_hip.PushCallConfiguration == nullptr) return hadal::gpu::hip::kNotInitialized;
-  return g_hip.PushCallConfiguration(blocks, threads, shared_bytes, stream);
+  if (g_hip.push_call_configuration == nullptr) return hadal::gpu::hip::kNotInitialized;
+  return g_hip.push_call_configuration(blocks, threads, shared_bytes, stream);
 }
 int __hipPopCallConfiguration(Dim3* blocks, Dim3* threads, size_t* shared_bytes, void** stream) {
-  if (g_hip.PopCallConfiguration == nullptr) return hadal::gpu::hip::kNotInitialized;
-  return g_hip.PopCallConfiguration(blocks, threads, shared_bytes, stream);
+  if (g_hip.pop_call_configuration == nullptr) return hadal::gpu::hip::kNotInitialized;
+  return g_hip.pop_call_configuration(blocks, threads, shared_bytes, stream);
 }
 int hipLaunchKernel(const void* kernel, Dim3 blocks, Dim3 threads, void** arguments, size_t shared_bytes,
                     void* stream) {
-  if (g_hip.LaunchKernel == nullptr) return hadal::gpu::hip::kNotInitialized;
-  return g_hip.LaunchKernel(kernel, blocks, threads, arguments, shared_bytes, stream);
+  if (g_hip.launch_kernel == nullptr) return hadal::gpu::hip::kNotInitialized;
+  return g_hip.launch_kernel(kernel, blocks, threads, arguments, shared_bytes, stream);
 }
 // NOLINTEND(readability-identifier-naming)

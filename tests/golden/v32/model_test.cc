@@ -15,6 +15,7 @@
 #include "golden/v4/compare.h"
 #include "models/registry/registry.h"
 #include "support/paths.h"
+#include "support/test_device.h"
 
 namespace hadal::test {
 namespace {
@@ -116,6 +117,10 @@ void PrintTo(const Param& p, std::ostream* os) { *os << p.vectors.name << " on "
 std::vector<Param> Params() {
   std::vector<Param> params;
   for (const Case& c : Cases()) {
+    if (const std::string device = TestDevice(); !device.empty()) {
+      params.push_back({{device, device, "auto"}, c});
+      continue;
+    }
     for (const Platform& p : {kCpuAmx, kCpuAvx512, kCpuAvx2, kCpuBaseline, kReference}) {
       if (c.tokens > 300 && (p.isa == "baseline" || p.device == "reference")) continue;  // slow, and nothing new
       params.push_back({p, c});

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "golden/v4/golden_run.h"
+#include "support/test_device.h"
 
 namespace hadal::test {
 
@@ -86,6 +87,10 @@ inline std::string ParamName(const ::testing::TestParamInfo<GoldenParam>& info) 
 inline std::vector<GoldenParam> GoldenParams(const std::vector<Platform>& all, const std::vector<Platform>& few,
                                              int64_t few_tokens) {
   std::vector<GoldenParam> params;
+  if (const std::string device = TestDevice(); !device.empty()) {
+    for (const VectorCase& c : AllCases()) params.push_back({{device, device, "auto"}, c});
+    return params;
+  }
   for (const VectorCase& c : AllCases()) {
     for (const Platform& p : all) params.push_back({p, c});
     if (c.full || c.tokens > few_tokens) continue;

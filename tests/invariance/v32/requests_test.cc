@@ -88,6 +88,7 @@ class RequestsV32 : public testing::TestWithParam<ModelParam> {
   std::unique_ptr<Engine> Load(EngineOptions options, int threads = 1) {
     options.max_model_len = kContext;
     options.model.threads = threads;
+    options.model.deterministic = true;
     options.check_logits = false;
     options.tokenizer = BundledModel();
     return Value(Engine::Load(GetParam().dir(), std::move(options)));

@@ -7,6 +7,7 @@
 #include "golden/v4/golden_run.h"
 #include "invariance/v4/served_model.h"
 #include "support/paths.h"
+#include "support/test_device.h"
 
 namespace hadal::test {
 namespace {
@@ -213,6 +214,10 @@ std::vector<ServedParam> Params(bool threads_only = false) {
                                                         {"random", DataPath("models/random-v4")}};
   for (const auto& [name, dir] : models) {
     const std::string prefix(name);
+    if (const std::string device = TestDevice(); !device.empty()) {
+      params.push_back({prefix + "_" + device, dir, device, "auto", Scope::kFull});
+      continue;
+    }
     params.push_back({prefix + "_cpu_auto", dir, "cpu", "auto", Scope::kFull});
     params.push_back({prefix + "_cpu_avx512", dir, "cpu", "avx512", Scope::kMedium});
     params.push_back({prefix + "_cpu_avx2", dir, "cpu", "avx2", Scope::kMedium});

@@ -23,6 +23,7 @@ constexpr int64_t kContext = 2304;
 std::unique_ptr<Engine> Load(EngineOptions options, int threads = 1) {
   options.max_model_len = kContext;
   options.model.threads = threads;
+  options.model.deterministic = true;
   options.check_logits = false;
   return Value(Engine::Load(BundledModel(), std::move(options)));
 }

@@ -33,6 +33,7 @@ ServedModel::ServedModel(const ServedParam& param, int threads, int64_t max_seqs
   models::ModelOptions options;
   options.device = param.device;
   options.isa = param.isa;
+  options.deterministic = true;
   options.threads = threads;
   options.limits.max_seqs = max_seqs;
   options.limits.max_context = kMaxLength + 60;

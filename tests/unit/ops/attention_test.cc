@@ -319,5 +319,115 @@ TEST_P(AttentionTest, ARowThatSeesNothingIsZero) {
   }
 }
 
+// One call without a window, as DeepSeek V3.2 makes it (spec deepseek-v32 4.3): values are the first part of a row.
+struct LatentProblem {
+  LatentProblem(Random* random, DType act, Batch rows, int64_t head_count, int64_t width, int64_t values,
+                int64_t length)
+      : batch(std::move(rows)),
+        heads(head_count),
+        dim(width),
+        value_dim(values),
+        q(Matrix::RandomNormal(random, act, batch.size(), heads * dim)),
+        latents(random, act, dim, 1, length, 16) {
+    latents.FillRandom(random);
+  }
+  Matrix Run(ops::Ops* ops) {
+    Matrix out(q.dtype(), batch.size(), heads * value_dim);
+    ops->SparseAttention({.q = q.view(),
+                          .heads = heads,
+                          .head_dim = dim,
+                          .softmax_scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+                          .batch = batch.view(),
+                          .window = {},
+                          .compressed = latents.view(),
+                          .ratio = 1,
+                          .topk = topk.empty() ? nullptr : topk.data(),
+                          .topk_stride = topk_stride,
+                          .rope = {},
+                          .out = out.view(),
+                          .value_dim = value_dim,
+                          .round_probabilities = round});
+    EXPECT_TRUE(ops->Synchronize().ok());
+    return out;
+  }
+
+  Batch batch;
+  int64_t heads, dim, value_dim;
+  Matrix q;
+  Pool latents;
+  std::vector<int32_t> topk;
+  int64_t topk_stride = 0;
+  bool round = true;
+};
+
+ops::WorkspaceSpec LatentSpec(int64_t heads, int64_t dim, int64_t rows) {
+  return {.max_tokens = 16,
+          .hidden = 64,
+          .hc_mult = 1,
+          .max_linear_k = 64,
+          .max_linear_n = 64,
+          .heads = heads,
+          .head_dim = dim,
+          .max_attended_rows = rows};
+}
+
+// More heads than a block of any platform takes, in a step of one row and of some.
+TEST_P(AttentionTest, RoundsProbabilitiesOfManyHeads) {
+  Random random(42);
+  constexpr int64_t kHeads = 70;
+  ASSERT_TRUE(ops_->Reserve(LatentSpec(kHeads, 576, 128)).ok());
+  for (const int64_t tokens : {1, 3}) {
+    LatentProblem p(&random, act(), Batch::Run(tokens, 90), kHeads, 576, 512, 112);
+    p.topk_stride = 80;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int32_t i = 0; i < 80; ++i) p.topk.push_back(i % 7 == 3 || i > 70 ? -1 : i);
+    }
+    for (const bool round : {true, false}) {
+      p.round = round;
+      const Matrix actual = p.Run(ops_.get()), expected = p.Run(reference_.get());
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t c = 0; c < kHeads * 512; ++c) {
+          // Logits are sums of 576 products of size 0.8, over 24, and values reach 3.5. A probability next to a
+          // rounding boundary moves by 2^-7 of itself; the probabilities add up to 1.
+          const double error = 2 * test::SumTolerance(576, 576 * 0.8) / 24 * 3.5 + test::SumTolerance(80, 3.5);
+          const double flips = round && published() ? 0x1p-7 * 3.5 : 0.0;
+          ASSERT_NEAR(actual.At(t, c), expected.At(t, c), 2 * error + flips + ActStep(expected.At(t, c)))
+              << "row " << t << " column " << c;
+        }
+      }
+      if (published()) {
+        EXPECT_GE(test::EqualShare(actual, expected), 0.9);
+      }
+    }
+  }
+}
+
+// A row that sees thousands has the same bits alone and among others.
+TEST_P(AttentionTest, ManyRowsHaveTheSameBitsInEveryBatch) {
+  Random random(43);
+  constexpr int64_t kLength = 2304;
+  ASSERT_TRUE(ops_->Reserve(LatentSpec(2, 48, kLength)).ok());
+  for (const bool round : {true, false}) {
+    LatentProblem all(&random, act(), Batch::Run(6, 2200), 2, 48, 32, kLength);
+    all.round = round;
+    const Matrix together = all.Run(ops_.get());
+    for (const int64_t t : {0, 5}) {
+      LatentProblem one = all;
+      one.batch = all.batch.Take({t});
+      one.q = all.q.Take({t});
+      const Matrix alone = one.Run(ops_.get());
+      for (int64_t c = 0; c < alone.cols(); ++c) ASSERT_EQ(alone.At(0, c), together.At(t, c)) << "row " << t;
+    }
+    const Matrix expected = all.Run(reference_.get());
+    for (int64_t t = 0; t < together.rows(); ++t) {
+      for (int64_t c = 0; c < together.cols(); ++c) {
+        const double error = 2 * test::SumTolerance(48, 48 * 0.8) / 6.9 * 3.5 + test::SumTolerance(kLength, 3.5);
+        const double flips = round && published() ? 0x1p-7 * 3.5 : 0.0;
+        ASSERT_NEAR(together.At(t, c), expected.At(t, c), 2 * error + flips + ActStep(expected.At(t, c)));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hadal

@@ -82,7 +82,8 @@ struct Problem {
   int64_t d;
   Matrix streams, norm;
   std::vector<float> fn, base;
-  const float scale[3] = {0.5f, 1.0f, 2.0f};
+  const std::vector<float> scales = {0.5f, 1.0f, 2.0f};
+  const float* const scale = scales.data();
 };
 
 // |out| may differ by: the error of pre times the streams (before the norm), two roundings to act, and the norm's own
@@ -159,7 +160,8 @@ TEST_P(HyperConnectionsTest, CheckVector) {
     fn[i * kHc * d] = static_cast<float>((0.1 * static_cast<double>(i) - 1.2) / (16 * rho));
     base[i] = static_cast<float>(0.01 * static_cast<double>(7 * i % 11) - 0.05);
   }
-  const float scale[3] = {0.5f, 1, 2};
+  const std::vector<float> scales = {0.5f, 1, 2};
+  const float* const scale = scales.data();
   Matrix norm = Matrix::Filled(DType::kBF16, 1, d, 1.0f);
   Matrix out(act(), 1, d);
   std::vector<float> post(kHc), comb(kHc * kHc);
@@ -234,7 +236,8 @@ TEST_P(HyperConnectionsTest, PreAndHeadAddEpsAfterTheSigmoid) {
   const std::vector<float> fn(static_cast<size_t>(kOutputs * kHc * d), 0.0f);
   std::vector<float> base(static_cast<size_t>(kOutputs), -60.0f);
   base[1] = -14.0f;
-  const float scale[3] = {1, 1, 1};
+  const std::vector<float> scales = {1, 1, 1};
+  const float* const scale = scales.data();
   Matrix norm = Matrix::Filled(DType::kBF16, 1, d, 1.0f);
   Matrix pre(act(), 1, d), head(act(), 1, d);
   std::vector<float> post(kHc), comb(kHc * kHc);

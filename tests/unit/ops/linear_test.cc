@@ -228,8 +228,8 @@ TEST_P(LinearTest, DecodesWeightBytesByDefinition) {
   codes[1] = 0x43;
   const float decoded[4] = {.5f, 1, 1.5f, 2};
   for (const auto& [byte, scale] : {std::pair<int, float>{127, 1.0f}, {120, 0x1p-7f}, {128, 2.0f}, {1, 0x1p-126f}}) {
-    const auto scale_byte = static_cast<uint8_t>(byte);
-    const ops::LinearWeight w{1, k, DType::kF4E2M1, codes.data(), DType::kF8E8M0, &scale_byte};
+    const std::vector<uint8_t> scale_byte = {static_cast<uint8_t>(byte)};
+    const ops::LinearWeight w{1, k, DType::kF4E2M1, codes.data(), DType::kF8E8M0, scale_byte.data()};
     for (int64_t i = 0; i < 4; ++i) {
       Matrix x = Matrix::Filled(act(), 1, k, 0.0f);
       const float large = byte == 1 ? 0x1p100f : 1.0f;
@@ -246,8 +246,8 @@ TEST_P(LinearTest, DecodesWeightBytesByDefinition) {
   for (int64_t i = 0; i < 4; ++i) {
     std::vector<uint8_t> row(128, 0);
     row[i] = fp8_codes[i];
-    const uint8_t scale = 120;
-    const ops::LinearWeight w{1, 128, DType::kF8E4M3, row.data(), DType::kF8E8M0, &scale};
+    const std::vector<uint8_t> scale = {120};
+    const ops::LinearWeight w{1, 128, DType::kF8E4M3, row.data(), DType::kF8E8M0, scale.data()};
     Matrix x = Matrix::Filled(act(), 1, 128, 1.0f);
     Matrix out(DType::kF32, 1, 1);
     const ops::LinearTarget target{&w, out.view(), ops::InputQuant::kNone};

@@ -200,7 +200,8 @@ TEST_P(RowIndependenceTest, HyperConnections) {
   const Matrix norm = Matrix::RandomNormal(&random, DType::kBF16, 1, d);
   const std::vector<float> fn = test::RandomFloats(&random, 24 * hc * d, 0.03f);
   const std::vector<float> base = test::RandomFloats(&random, 24);
-  const float scale[3] = {0.5f, 1, 2};
+  const std::vector<float> scales = {0.5f, 1, 2};
+  const float* const scale = scales.data();
   Check([&]() -> RunRows {
     return [&](const std::vector<int64_t>& rows) {
       Matrix streams = x.Take(rows), out(act(), streams.rows(), d), head(act(), streams.rows(), d);

@@ -248,7 +248,8 @@ TEST_P(RowsTest, HyperConnectionsOfOtherCounts) {
     const std::vector<float> fn =
         test::RandomFloats(&random, outputs * hc * d, 1.0f / std::sqrt(static_cast<float>(hc * d)));
     const std::vector<float> base = test::RandomFloats(&random, outputs);
-    const float scale[3] = {0.5f, 1, 2};
+    const std::vector<float> scales = {0.5f, 1, 2};
+    const float* const scale = scales.data();
     const ops::HcWeights weights{fn.data(), scale, base.data()};
     const std::vector<int32_t> rows = {5, 0};
     struct Result {

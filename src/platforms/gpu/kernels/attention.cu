@@ -8,7 +8,6 @@
 // scores are computed twice.
 #include <algorithm>
 
-#include "base/status.h"
 #include "platforms/gpu/kernels/attention.h"
 #include "platforms/gpu/kernels/attention_tiles.h"
 #include "platforms/gpu/paged_rows.h"
@@ -18,7 +17,8 @@ namespace {
 
 constexpr int kMostSections = 32;
 constexpr int kWaveTiles = 4;  // tiles of 16 values that a wave sums
-constexpr int64_t kMostValues = 16 * kAttentionWaves * kWaveTiles;
+constexpr int64_t kMostValues = kMostAttentionValues;
+static_assert(kMostValues == 16 * kAttentionWaves * kWaveTiles);
 
 enum class SparsePass {
   kWhole,       // a block does all sections of its query, and writes the result
@@ -297,7 +297,9 @@ SparseAttentionKernel(SparseWork w) {
         s.top[ThreadX()] = MinusInfinity();
         s.total[ThreadX()] = 0;
       }
+      HADAL_UNROLL
       for (auto& head : sums) {
+        HADAL_UNROLL
         for (Tile::C& c : head) Tile::Zero(&c);
       }
       const int first_chunk = section * section_chunks;
@@ -364,6 +366,7 @@ SparseAttentionKernel(SparseWork w) {
             const int tile = WaveX() + kAttentionWaves * j;
             if (tile >= value_tiles) break;
             const Tile::C sum = p.Multiply(s.rows + tile * 16, s.stride);
+            HADAL_UNROLL
             for (int i = 0; i < Tile::Sums(); ++i) {
               const int head = m * 16 + Tile::Row(i);
               sums[m][j].v[i] = Fma(sums[m][j].v[i], s.kept[head], sum.v[i] * s.added[head]);
@@ -387,8 +390,11 @@ SparseAttentionKernel(SparseWork w) {
         BlockSync();
         if (statistics) continue;
         float* merged = w.sums + (static_cast<int64_t>(BlockY()) * BlocksX() + BlockX()) * kHeads * kMostValues;
+        HADAL_UNROLL
         for (int m = 0; m < kHeadTiles; ++m) {
+          HADAL_UNROLL
           for (int j = 0; j < kWaveTiles; ++j) {
+            HADAL_UNROLL
             for (int i = 0; i < Tile::Sums(); ++i) {
               const int head = m * 16 + Tile::Row(i);
               float* at = merged + ((m * kWaveTiles + j) * Tile::Sums() + i) * ThreadsX() + ThreadX();
@@ -405,8 +411,11 @@ SparseAttentionKernel(SparseWork w) {
           w.totals[rows + ThreadX() * kMostSections] = s.total[ThreadX()];
         }
         if (statistics) return;
+        HADAL_UNROLL
         for (int m = 0; m < kHeadTiles; ++m) {
+          HADAL_UNROLL
           for (int j = 0; j < kWaveTiles; ++j) {
+            HADAL_UNROLL
             for (int i = 0; i < Tile::Sums(); ++i) {
               const int head = m * 16 + Tile::Row(i);
               const int64_t c = (WaveX() + kAttentionWaves * j) * 16 + Tile::Col(i);
@@ -428,10 +437,13 @@ SparseAttentionKernel(SparseWork w) {
     s.kept[ThreadX()] = kRound ? 1.0f : Normaliser(s.all_top[ThreadX()], s.all_total[ThreadX()], sink);
   }
   BlockSync();
+  HADAL_UNROLL
   for (int m = 0; m < kHeadTiles; ++m) {
+    HADAL_UNROLL
     for (int j = 0; j < kWaveTiles; ++j) {
       const int tile = WaveX() + kAttentionWaves * j;
       if (tile >= value_tiles) break;
+      HADAL_UNROLL
       for (int i = 0; i < Tile::Sums(); ++i) {
         const int head = m * 16 + Tile::Row(i);
         s.rows[head * s.stride + tile * 16 + Tile::Col(i)] = ToBf16(sums[m][j].v[i] * s.kept[head]);
@@ -571,7 +583,6 @@ struct SparseLaunch {
 template <int kHeadTiles, int kChunk, bool kRound>
 void LaunchPass(const SparseLaunch& launch, const SparseWork& work, int64_t tokens) {
   const size_t bytes = SparseShared<kHeadTiles, kChunk>::Bytes(work.args.head_dim, !kRound);
-  HADAL_CHECK(bytes <= launch.device.shared_per_block);
   const LaunchShape shape = {
       .blocks_x = static_cast<unsigned>(CeilDiv(work.args.heads, 16 * kHeadTiles)),
       .blocks_y = static_cast<unsigned>(tokens),
@@ -589,7 +600,6 @@ void LaunchTokens(const SparseLaunch& launch, SparseWork work, bool sections) {
   const int64_t section_sums = heads * kMostSections * (work.value_dim + 2);
   const int64_t room = launch.scratch.sums_size / (sections ? section_sums : padded * kMostValues);
   constexpr int64_t kMostBlocks = 65535;
-  HADAL_CHECK(room > 0);
   for (work.first = 0; work.first < work.args.batch.tokens;) {
     const int64_t tokens = std::min({room, kMostBlocks, work.args.batch.tokens - work.first});
     work.sums = launch.scratch.sums;
@@ -651,7 +661,6 @@ void LaunchSparseAttention(Stream stream, const AttentionDevice& device, const A
     Launch<PlainAttentionKernel>(shape, stream, work);
     return;
   }
-  HADAL_CHECK(work.value_dim <= kMostValues);
   const SparseLaunch launch = {stream, device, scratch};
   constexpr int kWideHeads = 64;
   const int64_t wide_blocks = args.batch.tokens * CeilDiv(args.heads, kWideHeads);

@@ -1,7 +1,6 @@
 // Attention over paged rows, the indexer's scores and choice, and the vision tower's attention.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/carver.h"
@@ -10,10 +9,16 @@
 
 namespace hadal::gpu::HADAL_GPU_NS {
 
+// What the kernels of published numerics have room for: shared memory holds a row and the queries of a block.
+inline constexpr int64_t kMostAttentionDim = 576;
+inline constexpr int64_t kMostAttentionValues = 512;
+inline constexpr int64_t kMostIndexHeads = 64;
+inline constexpr int64_t kMostIndexDim = 128;
+inline constexpr int64_t kMostVisionDim = 128;
+
 // What the launchers need to know of the device.
 struct AttentionDevice {
   int multiprocessors = 1;
-  size_t shared_per_block = 0;
 };
 
 struct AttentionScratch {

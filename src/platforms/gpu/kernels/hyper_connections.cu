@@ -47,7 +47,7 @@ HADAL_DEVICE float PassSum(const float* v) {
 
 // Block (chunk, rows). A group has up to three outputs at a time, the last group the squares.
 template <typename T>
-HADAL_GLOBAL_BLOCKS(kMixThreads, 2)
+HADAL_GLOBAL_BLOCKS(kMixThreads, 1)
 MixKernel(MixArgs args) {
   const int64_t n = args.streams.cols;
   const int64_t column = static_cast<int64_t>(BlockX()) * kChunk + kVec * Lane();

@@ -147,20 +147,18 @@ void LaunchMatrixProduct(Stream stream, int multiprocessors, bool aligned, const
   int64_t outputs = 0;
   for (int i = 0; i < batch.count; ++i) outputs += batch.jobs[i].n;
   if (batch.rows <= kStripRows) {
-    // Two tiles of outputs a wave where that leaves enough blocks: they share the reads of activations. (bf16 weights
-    // of two tiles would take all registers.)
-    const bool wide = kFormat != WeightFormat::kBf16 && outputs / (2 * Tile::kN) >= 2 * multiprocessors;
+    // Two tiles of outputs a wave, which share the reads of activations, where that leaves enough blocks and registers:
+    // of FP8 the next chunk's codes would not fit any more, which is worth more while there are few activations.
+    constexpr int64_t kOneTileRows = kFormat == WeightFormat::kFp8 ? 8 : 0;
     constexpr int kWide = kFormat == WeightFormat::kBf16 ? 1 : 2;
-    if (!aligned) {
-      return batch.rows <= Tile::kM ? LaunchStrips<kFormat, false, 1, 1>(stream, multiprocessors, batch)
-                                    : LaunchStrips<kFormat, false, 2, 1>(stream, multiprocessors, batch);
+    const bool wide = batch.rows > kOneTileRows && outputs / (kWide * Tile::kN) >= 2 * multiprocessors;
+    if (batch.rows > Tile::kM) {
+      return aligned ? LaunchStrips<kFormat, true, 2, 1>(stream, multiprocessors, batch)
+                     : LaunchStrips<kFormat, false, 2, 1>(stream, multiprocessors, batch);
     }
-    if (batch.rows <= Tile::kM) {
-      return wide ? LaunchStrips<kFormat, true, 1, kWide>(stream, multiprocessors, batch)
-                  : LaunchStrips<kFormat, true, 1, 1>(stream, multiprocessors, batch);
-    }
-    return wide ? LaunchStrips<kFormat, true, 2, kWide>(stream, multiprocessors, batch)
-                : LaunchStrips<kFormat, true, 2, 1>(stream, multiprocessors, batch);
+    if (!aligned) return LaunchStrips<kFormat, false, 1, 1>(stream, multiprocessors, batch);
+    return wide ? LaunchStrips<kFormat, true, 1, kWide>(stream, multiprocessors, batch)
+                : LaunchStrips<kFormat, true, 1, 1>(stream, multiprocessors, batch);
   }
   if (!aligned) return LaunchTiles<kFormat, false, SmallTile>(stream, batch);
   const int64_t large = CeilDiv(batch.rows, LargeTile::kRows) * (outputs / LargeTile::kCols);

@@ -34,6 +34,9 @@ struct Problem {
   int k = 0;
   bool float_scales = false;  // FP8: fp32 instead of E8M0
 
+  // Of tile t of a pair; a choice and no index, which would move the problem out of registers.
+  HADAL_DEVICE const void* PairData(int t) const { return t % 2 != 0 ? weights[1].data : weights[0].data; }
+
   HADAL_DEVICE int64_t XRow(int row) const { return x_rows == nullptr ? row : x_rows[row]; }
 };
 
@@ -81,7 +84,7 @@ HADAL_DEVICE void DecodePair(const Bytes16* units, int pair, const E2M1Factor& f
   } else if constexpr (kFormat == WeightFormat::kFp4) {
     DecodeE2M1(units[0].words[pair], factor, words);
   } else {
-    for (int i = 0; i < 4; ++i) words[i] = units[pair].words[i];
+    HADAL_UNROLL for (int i = 0; i < 4; ++i) words[i] = units[pair].words[i];
   }
 }
 
@@ -121,14 +124,14 @@ HADAL_DEVICE int TileOutput(int n0, int t, int j) {
 // total += sum of a chunk, times the scales of FP8 blocks.
 template <WeightFormat kFormat>
 HADAL_DEVICE void AddChunk(const Tile::C& sum, const float* scales, Tile::C* total) {
-  for (int i = 0; i < Tile::Sums(); ++i) {
+  HADAL_UNROLL for (int i = 0; i < Tile::Sums(); ++i) {
     total->v[i] += HasScaledChunks(kFormat) ? sum.v[i] * scales[i] : sum.v[i];
   }
 }
 template <WeightFormat kFormat, bool kPaired>
 HADAL_DEVICE void LoadScales(const Problem& p, int n0, int t, int chunk, float* scales) {
   if constexpr (HasScaledChunks(kFormat)) {
-    for (int i = 0; i < Tile::Sums(); ++i) {
+    HADAL_UNROLL for (int i = 0; i < Tile::Sums(); ++i) {
       const int output = TileOutput<kPaired>(n0, t, Tile::Col(i));
       scales[i] = output < p.n ? Fp8Scale(p, p.weights[kPaired ? t % 2 : 0], p.weight_row + output, chunk) : 0.0f;
     }
@@ -168,7 +171,7 @@ template <WeightFormat kFormat, bool kAligned, bool kPaired, int kMT, int kNT, t
 HADAL_DEVICE void StripProduct(const Problem& p, int n0, int round_chunks, float* shared, const Store& store) {
   constexpr int kUnits = Units<kFormat>();
   constexpr int kWidth = Tile::kN * kNT;
-  constexpr bool kAhead = kUnits * kNT <= 4;  // the next chunk's codes fit into registers as well
+  constexpr bool kAhead = kUnits * kNT * kMT <= 2;  // the next chunk's codes fit into registers as well
   const int waves = ThreadsX() / WaveLanes();
   const int wave = WaveX();
   const int quarter = Tile::Quarter();
@@ -179,15 +182,15 @@ HADAL_DEVICE void StripProduct(const Problem& p, int n0, int round_chunks, float
   float* partial = shared + sums;
 
   const unsigned char* x_row[kMT][2] = {};
-  for (int m = 0; m < kMT; ++m) {
-    for (int i = 0; i < Tile::Held(); ++i) {
+  HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+    HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
       const int row = m * Tile::kM + Tile::HeldRow(i);
       if (row < p.rows) x_row[m][i] = static_cast<const unsigned char*>(p.x) + p.XRow(row) * p.x_stride * 2;
     }
   }
   const unsigned char* w_row[kNT][2] = {};
-  for (int t = 0; t < kNT; ++t) {
-    for (int i = 0; i < Tile::Held(); ++i) {
+  HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+    HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
       const int output = TileOutput<kPaired>(n0, t, Tile::HeldRow(i));
       if (output >= p.n) continue;
       w_row[t][i] = static_cast<const unsigned char*>(p.weights[kPaired ? t % 2 : 0].data) +
@@ -200,9 +203,9 @@ HADAL_DEVICE void StripProduct(const Problem& p, int n0, int round_chunks, float
     uint8_t scales[kNT][2];
   };
   const auto load = [&](int chunk, Codes* codes) {
-    for (int t = 0; t < kNT; ++t) {
-      for (int i = 0; i < Tile::Held(); ++i) {
-        for (int u = 0; u < kUnits; ++u) {
+    HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+      HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+        HADAL_UNROLL for (int u = 0; u < kUnits; ++u) {
           codes->units[t][i][u] =
               LoadUnit<kAligned, true>(w_row[t][i], (chunk * kUnits + u) * 64 + quarter * 16, row_bytes);
         }
@@ -227,7 +230,7 @@ HADAL_DEVICE void StripProduct(const Problem& p, int n0, int round_chunks, float
         load(chunk, &codes);
       }
       float scales[kNT][Tile::kSums];
-      for (int t = 0; t < kNT; ++t) LoadScales<kFormat, kPaired>(p, n0, t, chunk, scales[t]);
+      HADAL_UNROLL for (int t = 0; t < kNT; ++t) LoadScales<kFormat, kPaired>(p, n0, t, chunk, scales[t]);
       const auto load_x = [&](int m, int i, int pair) {
         return LoadUnit<kAligned, false>(x_row[m][i], (chunk * kChunk + PairInput<kFormat>(pair, quarter)) * 2,
                                          p.k * 2);
@@ -235,45 +238,45 @@ HADAL_DEVICE void StripProduct(const Problem& p, int n0, int round_chunks, float
       // Of 16 rows everything is asked for before the first product; of more there is no room for it.
       Bytes16 early[kMT == 1 ? 4 : 1][2];
       if constexpr (kMT == 1) {
-        for (int pair = 0; pair < 4; ++pair) {
-          for (int i = 0; i < Tile::Held(); ++i) early[pair][i] = load_x(0, i, pair);
+        HADAL_UNROLL for (int pair = 0; pair < 4; ++pair) {
+          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) early[pair][i] = load_x(0, i, pair);
         }
       }
       E2M1Factor factors[kNT][2] = {};
       if constexpr (kFormat == WeightFormat::kFp4) {
-        for (int t = 0; t < kNT; ++t) {
-          for (int i = 0; i < Tile::Held(); ++i) factors[t][i] = MakeE2M1Factor(codes.scales[t][i]);
+        HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) factors[t][i] = MakeE2M1Factor(codes.scales[t][i]);
         }
       }
       Tile::C sum[kMT][kNT];
-      for (int m = 0; m < kMT; ++m) {
-        for (int t = 0; t < kNT; ++t) Tile::Zero(&sum[m][t]);
-      }
-      for (int pair = 0; pair < 4; ++pair) {
+      HADAL_UNROLL for (int m = 0; m < kMT; ++m) { HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Zero(&sum[m][t]); }
+      HADAL_UNROLL for (int pair = 0; pair < 4; ++pair) {
         Tile::B b[kNT][2];
-        for (int t = 0; t < kNT; ++t) {
-          for (int i = 0; i < Tile::Held(); ++i) {
+        HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
             uint32_t words[4];
             DecodePair<kFormat>(codes.units[t][i], pair, factors[t][i], words);
-            for (int step = 0; step < 2; ++step) Tile::SetB(&b[t][step], i, words[2 * step], words[2 * step + 1]);
+            HADAL_UNROLL for (int step = 0; step < 2; ++step)
+                Tile::SetB(&b[t][step], i, words[2 * step], words[2 * step + 1]);
           }
         }
-        for (int m = 0; m < kMT; ++m) {
+        HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
           Tile::A a[2];
-          for (int i = 0; i < Tile::Held(); ++i) {
+          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
             Bytes16 in = kMT == 1 ? early[pair % (kMT == 1 ? 4 : 1)][i] : load_x(m, i, pair);
             ArrangeInputs<kFormat>(&in);
-            for (int step = 0; step < 2; ++step) Tile::SetA(&a[step], i, in.words[2 * step], in.words[2 * step + 1]);
+            HADAL_UNROLL for (int step = 0; step < 2; ++step)
+                Tile::SetA(&a[step], i, in.words[2 * step], in.words[2 * step + 1]);
           }
-          for (int step = 0; step < 2; ++step) {
-            for (int t = 0; t < kNT; ++t) Tile::Multiply(&sum[m][t], a[step], b[t][step]);
+          HADAL_UNROLL for (int step = 0; step < 2; ++step) {
+            HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Multiply(&sum[m][t], a[step], b[t][step]);
           }
         }
       }
       float* to = partial + (chunk - first) * sums;
-      for (int m = 0; m < kMT; ++m) {
-        for (int t = 0; t < kNT; ++t) {
-          for (int i = 0; i < Tile::Sums(); ++i) {
+      HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+        HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+          HADAL_UNROLL for (int i = 0; i < Tile::Sums(); ++i) {
             const int row = m * Tile::kM + Tile::Row(i);
             if (row >= p.rows) continue;
             const float v = sum[m][t].v[i];
@@ -381,7 +384,7 @@ HADAL_DEVICE void TileProduct(const Problem& p, int m0, int n0, unsigned char* s
       const int col = i / (kUnits * 4), unit = i % (kUnits * 4);
       const int t = col / Tile::kN % kNT;
       const int output = TileOutput<kPaired>(first_output(col / (Tile::kN * kNT)), t, col % Tile::kN);
-      const auto* data = static_cast<const unsigned char*>(p.weights[kPaired ? t : 0].data);
+      const auto* data = static_cast<const unsigned char*>(kPaired ? p.PairData(t) : p.weights[0].data);
       Bytes16* slot = to + kInputUnits + CodeSlot<kFormat>(col, unit);
       const int at = chunk * kUnits * 64 + unit * 16;
       const unsigned char* from = data + static_cast<int64_t>(p.weight_row + output) * row_bytes;
@@ -395,8 +398,8 @@ HADAL_DEVICE void TileProduct(const Problem& p, int m0, int n0, unsigned char* s
   };
   const auto load_fp4_scales = [&](int chunk, uint8_t(*scales)[2]) {
     if constexpr (kFormat == WeightFormat::kFp4) {
-      for (int t = 0; t < kNT; ++t) {
-        for (int i = 0; i < Tile::Held(); ++i) {
+      HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+        HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
           const int output = TileOutput<kPaired>(first_output(wave_n), t, Tile::HeldRow(i));
           const bool present = output < p.n && chunk < chunks;
           scales[t][i] = present ? Fp4Scale(p, p.weights[kPaired ? t : 0], p.weight_row + output, chunk) : uint8_t{127};
@@ -413,9 +416,7 @@ HADAL_DEVICE void TileProduct(const Problem& p, int m0, int n0, unsigned char* s
   load_fp4_scales(0, fp4_scales);
 
   Tile::C total[kMT][kNT];
-  for (int m = 0; m < kMT; ++m) {
-    for (int t = 0; t < kNT; ++t) Tile::Zero(&total[m][t]);
-  }
+  HADAL_UNROLL for (int m = 0; m < kMT; ++m) { HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Zero(&total[m][t]); }
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int ahead = chunk + kStages - 1;
     if constexpr (kStages == 1) {
@@ -434,54 +435,55 @@ HADAL_DEVICE void TileProduct(const Problem& p, int m0, int n0, unsigned char* s
     const Bytes16* inputs = units + chunk % kStages * (kInputUnits + kCodeUnits);
     const Bytes16* codes = inputs + kInputUnits;
     float scales[kNT][Tile::kSums];
-    for (int t = 0; t < kNT; ++t) LoadScales<kFormat, kPaired>(p, first_output(wave_n), t, chunk, scales[t]);
+    HADAL_UNROLL for (int t = 0; t < kNT; ++t)
+        LoadScales<kFormat, kPaired>(p, first_output(wave_n), t, chunk, scales[t]);
     E2M1Factor factors[kNT][2] = {};
     if constexpr (kFormat == WeightFormat::kFp4) {
-      for (int t = 0; t < kNT; ++t) {
-        for (int i = 0; i < Tile::Held(); ++i) factors[t][i] = MakeE2M1Factor(fp4_scales[t][i]);
+      HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+        HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) factors[t][i] = MakeE2M1Factor(fp4_scales[t][i]);
       }
       load_fp4_scales(chunk + 1, fp4_scales);
     }
 
     Tile::C sum[kMT][kNT];
-    for (int m = 0; m < kMT; ++m) {
-      for (int t = 0; t < kNT; ++t) Tile::Zero(&sum[m][t]);
-    }
+    HADAL_UNROLL for (int m = 0; m < kMT; ++m) { HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Zero(&sum[m][t]); }
     Bytes16 held[kNT][2][kUnits];
-    for (int pair = 0; pair < 4; ++pair) {
+    HADAL_UNROLL for (int pair = 0; pair < 4; ++pair) {
       Tile::B b[kNT][2];
-      for (int t = 0; t < kNT; ++t) {
-        for (int i = 0; i < Tile::Held(); ++i) {
+      HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+        HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
           const int col = (wave_n * kNT + t) * Tile::kN + Tile::HeldRow(i);
           const int unit = pair * kUnits / 4;
           if (pair * kUnits % 4 == 0) held[t][i][unit] = codes[CodeSlot<kFormat>(col, unit * 4 + quarter)];
           uint32_t words[4];
           DecodePair<kFormat>(held[t][i], pair, factors[t][i], words);
-          for (int step = 0; step < 2; ++step) Tile::SetB(&b[t][step], i, words[2 * step], words[2 * step + 1]);
+          HADAL_UNROLL for (int step = 0; step < 2; ++step)
+              Tile::SetB(&b[t][step], i, words[2 * step], words[2 * step + 1]);
         }
       }
-      for (int m = 0; m < kMT; ++m) {
+      HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
         Tile::A a[2];
-        for (int i = 0; i < Tile::Held(); ++i) {
+        HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
           const int row = (wave_m * kMT + m) * Tile::kM + Tile::HeldRow(i);
           Bytes16 in = inputs[InputSlot<kFormat>(row, PairInput<kFormat>(pair, quarter) / 8)];
           ArrangeInputs<kFormat>(&in);
-          for (int step = 0; step < 2; ++step) Tile::SetA(&a[step], i, in.words[2 * step], in.words[2 * step + 1]);
+          HADAL_UNROLL for (int step = 0; step < 2; ++step)
+              Tile::SetA(&a[step], i, in.words[2 * step], in.words[2 * step + 1]);
         }
-        for (int step = 0; step < 2; ++step) {
-          for (int t = 0; t < kNT; ++t) Tile::Multiply(&sum[m][t], a[step], b[t][step]);
+        HADAL_UNROLL for (int step = 0; step < 2; ++step) {
+          HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Multiply(&sum[m][t], a[step], b[t][step]);
         }
       }
     }
-    for (int m = 0; m < kMT; ++m) {
-      for (int t = 0; t < kNT; ++t) AddChunk<kFormat>(sum[m][t], scales[t], &total[m][t]);
+    HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+      HADAL_UNROLL for (int t = 0; t < kNT; ++t) AddChunk<kFormat>(sum[m][t], scales[t], &total[m][t]);
     }
   }
-  for (int m = 0; m < kMT; ++m) {
-    for (int i = 0; i < Tile::Sums(); ++i) {
+  HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+    HADAL_UNROLL for (int i = 0; i < Tile::Sums(); ++i) {
       const int row = m0 + (wave_m * kMT + m) * Tile::kM + Tile::Row(i);
       if (row >= p.rows) continue;
-      for (int t = 0; t < (kPaired ? 1 : kNT); ++t) {
+      HADAL_UNROLL for (int t = 0; t < (kPaired ? 1 : kNT); ++t) {
         const int output = TileOutput<kPaired>(first_output(wave_n), t, Tile::Col(i));
         if (output >= p.n) continue;
         if constexpr (kPaired) {
@@ -522,17 +524,19 @@ HADAL_DEVICE void FmaProduct(const Problem& p, int m0, int n0, const Store& stor
   if (output >= p.n) return;
   const T* x[kFmaRows];
   const int rows = p.rows - m0 < kFmaRows ? p.rows - m0 : kFmaRows;
-  for (int r = 0; r < kFmaRows; ++r) x[r] = static_cast<const T*>(p.x) + p.XRow(m0 + (r < rows ? r : 0)) * p.x_stride;
+  HADAL_UNROLL for (int r = 0; r < kFmaRows; ++r) x[r] =
+      static_cast<const T*>(p.x) + p.XRow(m0 + (r < rows ? r : 0)) * p.x_stride;
   float sums[kPaired ? 2 : 1][kFmaRows] = {};
   for (int i = Lane(); i < p.k; i += kGroup) {
     float in[kFmaRows];
-    for (int r = 0; r < kFmaRows; ++r) in[r] = r < rows ? ToFloat(x[r][i]) : 0.0f;
-    for (int w = 0; w < (kPaired ? 2 : 1); ++w) {
+    HADAL_UNROLL for (int r = 0; r < kFmaRows; ++r) in[r] = r < rows ? ToFloat(x[r][i]) : 0.0f;
+    HADAL_UNROLL for (int w = 0; w < (kPaired ? 2 : 1); ++w) {
       const float weight = WeightAt<kFormat>(p, p.weights[w], p.weight_row + output, i);
-      for (int r = 0; r < kFmaRows; ++r) sums[w][r] = Fma(in[r], weight, sums[w][r]);
+      HADAL_UNROLL for (int r = 0; r < kFmaRows; ++r) sums[w][r] = Fma(in[r], weight, sums[w][r]);
     }
   }
-  for (int r = 0; r < rows; ++r) {
+  HADAL_UNROLL for (int r = 0; r < kFmaRows; ++r) {
+    if (r >= rows) break;
     const float first = GroupSum(sums[0][r]);
     if constexpr (kPaired) {
       const float second = GroupSum(sums[1][r]);
@@ -549,7 +553,7 @@ inline constexpr int kQuantThreads = 256;
 HADAL_DEVICE void QuantiseBlock(const Bf16* from, Bf16* to, int64_t k, int64_t block) {
   float v[4];
   float amax = 0;
-  for (int i = 0; i < 4; ++i) {
+  HADAL_UNROLL for (int i = 0; i < 4; ++i) {
     const int64_t at = block * kChunk + i * kGroup + Lane();
     v[i] = at < k ? ToFloat(from[at]) : 0.0f;
     const float a = v[i] < 0 ? -v[i] : v[i];
@@ -557,7 +561,7 @@ HADAL_DEVICE void QuantiseBlock(const Bf16* from, Bf16* to, int64_t k, int64_t b
   }
   const float scale = E4M3BlockScale(GroupMax(amax));
   const float inverse = 1.0f / scale;  // exact, as is the product with it
-  for (int i = 0; i < 4; ++i) {
+  HADAL_UNROLL for (int i = 0; i < 4; ++i) {
     const int64_t at = block * kChunk + i * kGroup + Lane();
     if (at < k) to[at] = ToBf16(RoundE4M3(v[i] * inverse) * scale);
   }

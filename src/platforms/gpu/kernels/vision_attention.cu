@@ -37,7 +37,7 @@ RotateKernel(ops::VisionAttentionArgs args) {
 
 constexpr int kQueryTiles = 4;
 constexpr int kQueries = 16 * kQueryTiles;  // of a block
-constexpr int kMostDim = 128;
+constexpr int kMostDim = static_cast<int>(kMostVisionDim);
 constexpr int kWaveTiles = kMostDim / 16 * kQueryTiles / kAttentionWaves;  // tiles of the result that a wave sums
 
 HADAL_HOST_DEVICE int PatchStride(int64_t dim) { return static_cast<int>(CeilDiv(dim, 16)) * 16 + 8; }
@@ -102,6 +102,7 @@ VisionAttentionKernel(ops::VisionAttentionArgs args, float scale) {
   const int first_tile = WaveX() / kQueryTiles;
   constexpr int kTileStep = kAttentionWaves / kQueryTiles;
   Tile::C sums[kWaveTiles];
+  HADAL_UNROLL
   for (Tile::C& c : sums) Tile::Zero(&c);
   for (int64_t chunk = 0; chunk < n; chunk += kChunk) {
     BlockSync();
@@ -133,6 +134,7 @@ VisionAttentionKernel(ops::VisionAttentionArgs args, float scale) {
       const int tile = first_tile + kTileStep * j;
       if (tile >= steps) break;
       const Tile::C sum = p.Multiply(values + tile * 16, stride);
+      HADAL_UNROLL
       for (int i = 0; i < Tile::Sums(); ++i) {
         const int query = m * 16 + Tile::Row(i);
         sums[j].v[i] = Fma(sums[j].v[i], kept[query], sum.v[i] * added[query]);
@@ -142,6 +144,7 @@ VisionAttentionKernel(ops::VisionAttentionArgs args, float scale) {
   auto* out = static_cast<Bf16*>(args.out.data) + head * d;
   HADAL_UNROLL
   for (int j = 0; j < kWaveTiles; ++j) {
+    HADAL_UNROLL
     for (int i = 0; i < Tile::Sums(); ++i) {
       const int query = m * 16 + Tile::Row(i);
       const int c = (first_tile + kTileStep * j) * 16 + Tile::Col(i);
