@@ -8,11 +8,17 @@
 
 namespace hadal::test {
 
+// The source tree: HADAL_TEST_ROOT for programs that were carried to another machine, else where they were built.
+inline std::string SourceRoot() {
+  const char* root = std::getenv("HADAL_TEST_ROOT");
+  return root == nullptr || *root == '\0' ? std::string(HADAL_SOURCE_DIR) : std::string(root);
+}
+
 // tests/data/<name>: the committed selection.
-inline std::string DataPath(const std::string& name) { return std::string(HADAL_SOURCE_DIR) + "/tests/data/" + name; }
+inline std::string DataPath(const std::string& name) { return SourceRoot() + "/tests/data/" + name; }
 
 // models/<name>: the bundled checkpoint.
-inline std::string BundledModel() { return std::string(HADAL_SOURCE_DIR) + "/models/tiny-v4-vision"; }
+inline std::string BundledModel() { return SourceRoot() + "/models/tiny-v4-vision"; }
 
 // $HADAL_VECTORS/<name>, or nothing when the full sets are not at hand.
 inline std::optional<std::string> FullVectors(const std::string& name) {
