@@ -138,8 +138,11 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
 }
 
 size_t CpuOps::WorkspaceBytes(const ops::WorkspaceSpec& spec) const {
-  // Carving a null buffer only counts; it leaves this object's pointers to the next Reserve.
-  return const_cast<CpuOps*>(this)->Carve(spec, nullptr);
+  // Carving a null buffer only counts, but leaves its null pointers behind: those of what is reserved are made again.
+  auto* self = const_cast<CpuOps*>(this);
+  const size_t bytes = self->Carve(spec, nullptr);
+  if (workspace_.data() != nullptr) self->Carve(spec_, workspace_.data());
+  return bytes;
 }
 
 absl::Status CpuOps::Reserve(const ops::WorkspaceSpec& spec) {
