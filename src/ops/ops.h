@@ -52,13 +52,16 @@ struct WorkspaceSpec {
   int64_t index_heads = 0;
   int64_t index_head_dim = 0;
   int64_t vision_rows = 0;  // patches of the largest image
-  bool any_scales = false;  // FP8 weights may have scales that are no powers of two
+  bool any_scales = false;  // FP8 weights may have scales that are no powers of two, or kFp8AnyScale is used
 };
 
 // How a linear layer treats its input (spec 3.1 "Quantised linear", "Not activation-quantised").
 enum class InputQuant {
   kNone,  // the input as it is
   kFp8,   // AQ(x, 128): e4m3 per 128 inputs, power-of-two scales; no effect in f32 numerics
+  // The same under scales of amax/448 (spec deepseek-v32 3.1 without scale_fmt). A value is then fp32, code times
+  // scale.
+  kFp8AnyScale,
 };
 
 struct LinearTarget {
@@ -280,12 +283,13 @@ struct MoeExpertsArgs {
   const int32_t* experts = nullptr;  // [T, k]; -1 (padding) is skipped
   const float* weights = nullptr;    // [T, k]
   int64_t experts_per_token = 0;
-  std::span<const ExpertWeights> routed;  // [E]; inputs of FP8 and FP4 experts are quantised as by InputQuant::kFp8
+  std::span<const ExpertWeights> routed;  // [E]
   const ExpertWeights* shared = nullptr;
   float swiglu_limit = 0;  // 0: no clamp
   Tensor out;              // [T, d] act
   // Where a weight multiplies: the expert's output, in fp32 behind its rounding (V3.2), or its hidden values (V4).
   bool weigh_outputs = false;
+  InputQuant quant = InputQuant::kFp8;  // of the inputs and hidden values of FP8 and FP4 experts
 };
 
 struct MtpCombineArgs {
@@ -349,7 +353,8 @@ class Ops {
   // streams[t][s] = table[ids[t]] for all hc streams (spec 3.2 step 1). table: kBF16 [V, d].
   virtual void Embed(const BatchRows& batch, const LinearWeight& table, int64_t hc, Tensor streams) = 0;
 
-  // out_i = x * W_i^T for several weights that share their input (spec 3.1). x: [T, k] act.
+  // out_i = x * W_i^T for several weights that share their input (spec 3.1). x: [T, k] act. Targets that quantise it
+  // do so alike.
   virtual void Linear(Tensor x, std::span<const LinearTarget> targets) = 0;
   // One product per group of columns (the output projection wo_a; spec 3.7). Input not quantised.
   virtual void GroupedLinear(const GroupedLinearArgs& args) = 0;

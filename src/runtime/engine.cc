@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_table.h"
 #include "runtime/startup_check.h"
 
 namespace hadal::runtime {
@@ -229,7 +230,7 @@ absl::StatusOr<checkpoint::MemoryPlan> Engine::Plan(int64_t context) {
   request.context_length = context;
   request.max_seqs = options_.max_seqs;
   request.chunk_tokens = options_.max_batch_tokens;
-  request.draft = planned_config().num_mtp_layers > 0;
+  request.draft = models::LoadsDraft(planned_config(), limits);
   request.images = limits.images;
   request.cache_bytes_per_sequence = needed * layout.slab_bytes;
   request.cache_bytes = limits.cache_slabs * layout.slab_bytes;
@@ -278,7 +279,8 @@ absl::Status Engine::MakeDummyWeights() {
   synth.seed = options_.dummy_seed;
   const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
   HADAL_ASSIGN_OR_RETURN(
-      weights_, checkpoint::DummyWeights::Create(*dummy_config_, synth, dummy_config_->num_mtp_layers > 0, threads));
+      weights_, checkpoint::DummyWeights::Create(*dummy_config_, synth,
+                                                 models::LoadsDraft(*dummy_config_, options_.model.limits), threads));
   dummy_config_.reset();
   return absl::OkStatus();
 }
@@ -288,17 +290,20 @@ absl::Status Engine::MakeDummyWeights() {
 absl::Status Engine::ReadWeights() {
   constexpr int64_t kPage = 4096, kReportEvery = 64 << 20, kWorthCopying = 64 << 20;
   const int64_t total = checkpoint_->tensor_bytes();
+  const bool draft = models::LoadsDraft(config(), options_.model.limits);
   const bool may_copy = options_.weight_memory == WeightMemory::kAuto && total >= kWorthCopying;
   if (options_.weight_memory == WeightMemory::kCopy || may_copy) {
     const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
-    absl::Status copied =
-        checkpoint_->CopyToMemory(threads, config().num_mtp_layers > 0, options_.model.limits.images,
-                                  [&](int64_t bytes) { Report("reading weights", std::min(bytes, total), total); });
+    absl::Status copied = checkpoint_->CopyToMemory(threads, draft, options_.model.limits.images, [&](int64_t bytes) {
+      Report("reading weights", std::min(bytes, total), total);
+    });
     // Where memory cannot be promised ahead (no overcommit) the mapped files still serve.
     if (copied.ok() || !may_copy || !absl::IsResourceExhausted(copied)) return copied;
   }
   int64_t done = 0, reported = 0;
+  const checkpoint::TensorTable table = checkpoint::TensorTable::For(config(), draft);
   for (const checkpoint::TensorEntry& entry : checkpoint_->tensors()) {
+    if (table.Find(entry.name) == nullptr) continue;
     checkpoint::Prefetch(entry);
     for (int64_t at = 0; at < entry.bytes; at += kPage) {
       static_cast<void>(*static_cast<const volatile std::byte*>(entry.data + at));

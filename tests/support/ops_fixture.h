@@ -75,7 +75,8 @@ class OpsTest : public testing::TestWithParam<std::tuple<OpsImplementation, ops:
                                   .max_attended_rows = 2048,
                                   .max_compressed_rows = 2048,
                                   .index_heads = 64,
-                                  .index_head_dim = 128};
+                                  .index_head_dim = 128,
+                                  .any_scales = true};
     ASSERT_TRUE(ops_->Reserve(spec).ok());
   }
 

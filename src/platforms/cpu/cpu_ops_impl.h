@@ -115,7 +115,7 @@ class CpuOps final : public ops::Ops {
   // Loads `count` rows (row i of `x` at index[i], or first + i) from column `column` on, quantises them if asked, and
   // packs them as one group.
   void PackGroup(const ops::Tensor& x, const int32_t* index, int64_t first, int64_t count, int64_t column, int64_t k,
-                 bool quantize, InputLayout layout, int64_t group, void* out, WorkerScratch& scratch);
+                 ops::InputQuant quant, InputLayout layout, int64_t group, void* out, WorkerScratch& scratch);
   // Writes a block of products to columns [n0, n0 + rows) of `out`, rounding once.
   void StoreBlock(const PackedInput& x, int64_t rows, const float* block, const ops::Tensor& out, int64_t row0,
                   int64_t n0);

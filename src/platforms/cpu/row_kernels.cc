@@ -80,6 +80,9 @@ void Round(float* x, int64_t n, DType dtype) {
 void FakeE4M3(float* x, int64_t n, int64_t block) {
   for (int64_t i = 0; i < n; i += block) FakeQuantE4M3(DF(), x + i, std::min(block, n - i));
 }
+void FakeE4M3AnyScale(float* x, int64_t n, int64_t block) {
+  for (int64_t i = 0; i < n; i += block) FakeQuantE4M3AnyScale(DF(), x + i, std::min(block, n - i));
+}
 void FakeE2M1(float* x, int64_t n, int64_t block) {
   for (int64_t i = 0; i < n; i += block) FakeQuantE2M1(DF(), x + i, std::min(block, n - i));
 }
@@ -693,6 +696,7 @@ RowKernels MakeRowKernels() {
           Store,
           Round,
           FakeE4M3,
+          FakeE4M3AnyScale,
           FakeE2M1,
           EncodeE4M3,
           EncodeE2M1,

@@ -20,6 +20,7 @@ struct RowKernels {
   void (*round)(float* x, int64_t n, DType dtype);
   // Quantise-dequantise in blocks that share a power-of-two scale; n is a multiple of block.
   void (*fake_e4m3)(float* x, int64_t n, int64_t block);
+  void (*fake_e4m3_any_scale)(float* x, int64_t n, int64_t block);  // the scale is the largest magnitude / 448
   void (*fake_e2m1)(float* x, int64_t n, int64_t block);
   // The same quantisers to and from the codes of packed rows (ops/row_format.h): groups of 64 E4M3 and of 32 E2M1
   // values, an E8M0 byte each. n: a multiple of 16, for E2M1 of 32. Decoded values are exact, in bf16 and in fp32.

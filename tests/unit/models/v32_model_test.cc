@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <stdexcept>
 
 #include "base/status.h"
 #include "checkpoint/synth.h"
@@ -11,6 +13,7 @@
 #include "models/deepseek_v32/nvidia/traits.h"
 #include "models/registry/registry.h"
 #include "ops/reference/reference_ops.h"
+#include "ops/reference/rows.h"
 
 namespace hadal::models::deepseek_v32 {
 namespace {
@@ -42,6 +45,7 @@ ModelLimits SmallLimits() {
   limits.max_context = 64;
   limits.max_batch_tokens = 16;
   limits.block_size = 64;
+  limits.max_draft_tokens = 1;
   return limits;
 }
 
@@ -62,6 +66,118 @@ TEST(V32Model, IsRegistered) {
   EXPECT_THAT(*DescribeModel(config, {}), StartsWith("DeepseekV3ForCausalLM on cpu"));
 }
 
+std::unique_ptr<checkpoint::WeightSource> Random(const checkpoint::ModelConfig& config, bool draft) {
+  auto weights = checkpoint::DummyWeights::Create(config, {}, draft, 1);
+  if (!weights.ok()) throw std::runtime_error(weights.status().ToString());
+  return *std::move(weights);
+}
+
+// Spec 2, rule (c).
+TEST(V32Model, WithoutDraftsThereIsNoMtpLayer) {
+  ModelLimits limits = SmallLimits();
+  limits.max_draft_tokens = 0;
+  const auto main_only = Random(Small(), false);
+  const auto made = Model::Create(*main_only, ops::MakeReferenceOps(ops::Numerics::kPublished), limits);
+  ASSERT_TRUE(made.ok()) << made.status();
+  Model& model = **made;
+  const std::vector<int32_t> ids = {1, 2, 3}, positions = {0, 1, 2}, seqs = {0, 0, 0}, last = {2};
+  std::vector<float> logits(256), again(256);
+  StepInput step;
+  step.ids = ids;
+  step.positions = positions;
+  step.seqs = seqs;
+  step.logit_rows = last;
+  step.logits = logits.data();
+  ASSERT_TRUE(model.Forward(step).ok());
+  const absl::Status draft = model.Draft(0, step);
+  EXPECT_TRUE(absl::IsFailedPrecondition(draft));
+  EXPECT_THAT(draft.ToString(), HasSubstr("draft block 0: none was loaded, since max_draft_tokens is 0"));
+  EXPECT_FALSE(LoadsDraft(Small(), limits));
+
+  // The same answers as with it, for less memory: a layer's cache, the input of eh_proj, a layer's kv_b.
+  const auto all = Random(Small(), true);
+  const auto with = Model::Create(*all, ops::MakeReferenceOps(ops::Numerics::kPublished), SmallLimits());
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_TRUE(LoadsDraft(Small(), SmallLimits()));
+  step.logits = again.data();
+  ASSERT_TRUE((*with)->Forward(step).ok());
+  EXPECT_EQ(logits, again);
+  const ModelMemory less = model.memory(), more = (*with)->memory();
+  EXPECT_EQ(less.layout.slab_bytes * 3, more.layout.slab_bytes * 2);
+  EXPECT_EQ(less.cache * 3, more.cache * 2);
+  checkpoint::ModelConfig two = Small(), three = Small();
+  two.num_mtp_layers = 0;
+  EXPECT_EQ(more.scratch - less.scratch, SplitKvBBytes(three) - SplitKvBBytes(two) + 16 * 2 * 128 * 2);
+}
+
+// One layer of the published shape: 128 heads, keys and values of 128, latents of 512.
+TEST(V32Model, BytesOfTheSplitKvB) {
+  checkpoint::ModelConfig config = Published();
+  config.num_hidden_layers = 1;
+  config.num_mtp_layers = 0;
+  constexpr size_t kValues = 128 * 256 * 512;
+  EXPECT_EQ(SplitKvBBytes(config), kValues + kValues / 128 / 128 * 4);
+  config.kv_b_dtype = DType::kBF16;
+  EXPECT_EQ(SplitKvBBytes(config), 2 * kValues);
+  // Keys, transposed, are bf16.
+  config.kv_b_dtype = DType::kF4E2M1;
+  EXPECT_EQ(SplitKvBBytes(config), kValues + kValues / 4 + kValues / 2 / 32);
+}
+
+// Spec 2 and 9, trap 29: of each head the first rows are keys, the others values, whatever kv_b is stored in.
+TEST(V32Model, SplitsKvB) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kBF16, DType::kF4E2M1}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    checkpoint::ModelConfig config = Small();
+    config.kv_b_dtype = dtype;
+    const auto source = Random(config, true);
+    const auto bound = BindWeights(*source, config);
+    ASSERT_TRUE(bound.ok()) << bound.status();
+    const ModelWeights& weights = **bound;
+    const std::byte* end = weights.split_kv_b.data();
+    for (int64_t i = 0; i < 3; ++i) {
+      const AttentionWeights& attn = i < 2 ? weights.layers[i].attn : weights.mtp[0].layer.attn;
+      const std::string name = fmt::format("layers.{}.self_attn.kv_b_proj.", i);
+      const checkpoint::TensorEntry* entry = source->Find(name + "weight");
+      const checkpoint::TensorEntry* scale = source->Find(name + "weight_scale_inv");
+      ASSERT_NE(entry, nullptr);
+      ASSERT_EQ(entry->dtype, dtype);
+      ASSERT_EQ(scale == nullptr, dtype == DType::kBF16);
+      ops::LinearWeight whole = {entry->shape[0], entry->shape[1], dtype, entry->data};
+      if (scale != nullptr) {
+        whole.scale_dtype = scale->dtype;
+        whole.scale = scale->data;
+      }
+      ASSERT_EQ(attn.key_up.n, 2 * 512);
+      ASSERT_EQ(attn.key_up.k, 128);
+      ASSERT_EQ(attn.value_up.n, 2 * 128);
+      ASSERT_EQ(attn.value_up.k, 512);
+      EXPECT_EQ(attn.value_up.dtype, dtype);
+      EXPECT_EQ(attn.key_up.dtype, dtype == DType::kF4E2M1 ? DType::kBF16 : dtype);
+      std::vector<float> row(512), column(128), value(512);
+      for (int64_t h = 0; h < 2; ++h) {
+        for (int64_t r = 0; r < 128; ++r) {
+          ops::reference::DecodeWeightRow(whole, h * 256 + r, row.data());
+          for (int64_t c = 0; c < 512; c += 37) {
+            ops::reference::DecodeWeightRow(attn.key_up, h * 512 + c, column.data());
+            ASSERT_EQ(column[r], row[c]) << "head " << h << " key " << r << " latent " << c;
+          }
+          ops::reference::DecodeWeightRow(whole, h * 256 + 128 + r, row.data());
+          ops::reference::DecodeWeightRow(attn.value_up, h * 128 + r, value.data());
+          ASSERT_EQ(value, row) << "head " << h << " value " << r;
+        }
+      }
+      for (const ops::LinearWeight* w : {&attn.key_up, &attn.value_up}) {
+        end = std::max(end, static_cast<const std::byte*>(w->data) + w->n * w->row_bytes());
+        end = std::max(end, static_cast<const std::byte*>(w->scale));
+      }
+    }
+    EXPECT_LE(static_cast<size_t>(end - weights.split_kv_b.data()), SplitKvBBytes(config));
+    EXPECT_GT(static_cast<size_t>(end - weights.split_kv_b.data()), SplitKvBBytes(config) * 9 / 10);
+    EXPECT_EQ(Create(config), "created");
+  }
+}
+
 // Spec 6.3: 61 layers and the MTP layer.
 TEST(V32Model, BytesOfAToken) {
   const auto ops = ops::MakeReferenceOps(ops::Numerics::kPublished);
@@ -72,6 +188,8 @@ TEST(V32Model, BytesOfAToken) {
   // NVIDIA's auto is fp8.
   limits.kv_cache_dtype = KvCacheDtype::kAuto;
   EXPECT_EQ(Model::Plan(Published(), *ops, limits, nvidia::kTraits).layout.slab_bytes, 64 * 48856);
+  limits.max_draft_tokens = 0;
+  EXPECT_EQ(Model::Plan(Published(), *ops, limits, nvidia::kTraits).layout.slab_bytes, 64 * 48856 / 62 * 61);
 }
 
 TEST(V32Model, RefusesWhatItCannotDo) {

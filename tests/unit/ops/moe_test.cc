@@ -220,13 +220,15 @@ struct Experts {
                      .routed = views,
                      .shared = with_shared ? &shared_view : nullptr,
                      .swiglu_limit = limit,
-                     .out = out.view()});
+                     .out = out.view(),
+                     .quant = quant});
     ops->Synchronize();
     return out;
   }
 
   std::vector<Expert> routed, shared;
   bool with_shared = true;
+  ops::InputQuant quant = ops::InputQuant::kFp8;
 };
 
 // Random distinct experts per row.
@@ -255,29 +257,58 @@ TEST_P(MoeTest, ExpertsMatchTheReference) {
   cases.push_back({3, 8, 3, 4096, 128, DType::kF4E2M1, DType::kF8E4M3});
   for (const Case& c : cases) {
     SCOPED_TRACE(testing::Message() << c.tokens << " rows, " << c.experts << " experts, d " << c.d);
-    const Experts experts(&random, c.routed, c.shared, c.experts, c.d, c.width);
+    Experts experts(&random, c.routed, c.shared, c.experts, c.d, c.width);
     // Published weights give pre-activations of size 1 or so; large inputs reach the clamps too.
     const Matrix x = Matrix::RandomNormal(&random, act(), c.tokens, c.d, 3.0f);
     std::vector<int32_t> chosen;
     std::vector<float> weights;
     RandomChoice(&random, c.tokens, c.experts, c.k, &chosen, &weights);
-    const Matrix actual = experts.Run(ops_.get(), x, chosen, weights, c.k, 10.0f);
-    const Matrix expected = experts.Run(reference_.get(), x, chosen, weights, c.k, 10.0f);
-    double square = 0, difference = 0;
-    for (int64_t t = 0; t < c.tokens; ++t) {
-      for (int64_t i = 0; i < c.d; ++i) {
-        square += std::pow(expected.At(t, i), 2);
-        difference += std::pow(actual.At(t, i) - expected.At(t, i), 2);
+    for (const ops::InputQuant quant : {ops::InputQuant::kFp8, ops::InputQuant::kFp8AnyScale}) {
+      experts.quant = quant;
+      const Matrix actual = experts.Run(ops_.get(), x, chosen, weights, c.k, 10.0f);
+      const Matrix expected = experts.Run(reference_.get(), x, chosen, weights, c.k, 10.0f);
+      double square = 0, difference = 0;
+      for (int64_t t = 0; t < c.tokens; ++t) {
+        for (int64_t i = 0; i < c.d; ++i) {
+          square += std::pow(expected.At(t, i), 2);
+          difference += std::pow(actual.At(t, i) - expected.At(t, i), 2);
+        }
       }
+      // f32: three products of depth d and width with relative rms errors of sqrt(depth)*2^-24 each, times the few
+      // units by which SwiGLU magnifies. Published: a pre-activation rounds the other way in about one of 50 elements;
+      // behind w2's quantiser that is a step of up to 2^-3 of one element, so sqrt(1/50)*2^-4 = 0.9 % of the rms at
+      // most, and an expert's output rounds to 2^-9.
+      const double limit = published() ? 0.012 : 8 * 3 * std::sqrt(static_cast<double>(c.d)) * 0x1p-24;
+      EXPECT_LE(std::sqrt(difference / square), limit);
+      EXPECT_GT(square, 0);
     }
-    // f32: three products of depth d and width with relative rms errors of sqrt(depth)*2^-24 each, times the few
-    // units by which SwiGLU magnifies. Published: a pre-activation rounds the other way in about one of 50 elements;
-    // behind w2's quantiser that is a step of up to 2^-3 of one element, so sqrt(1/50)*2^-4 = 0.9 % of the rms at most,
-    // and an expert's output rounds to 2^-9.
-    const double limit = published() ? 0.012 : 8 * 3 * std::sqrt(static_cast<double>(c.d)) * 0x1p-24;
-    EXPECT_LE(std::sqrt(difference / square), limit);
-    EXPECT_GT(square, 0);
   }
+}
+
+// Under scales of amax/448: 1 in a block whose largest is 3 is code 149.33 -> 144 of 3/448. The hidden values, 14 and
+// 3, are another block of another scale: 3 is code 96 of 14/448 = 2^-5, exact.
+TEST_P(MoeTest, ScalesMayBeAnyNumber) {
+  const int64_t d = 128;
+  Matrix x = Matrix::Filled(act(), 1, d, 0.0f);
+  for (const auto& [place, value] : {std::pair<int64_t, float>{0, 1}, {1, 3}, {2, 2}}) x.Set(0, place, value);
+  std::vector<float> w1(d * d, 0.0f), w3(d * d, 0.0f), identity(d * d, 0.0f);
+  for (int64_t row : {0, 1}) w1[row * d + 1] = 8;  // g = 24, and silu(24) = 24 * (1 - 4e-11)
+  w3[0 * d + 0] = 1;                               // u = 1, or 144 * 3/448 rounded to bf16
+  w3[1 * d + 1] = 2;                               // u = 6
+  for (int64_t i = 0; i < d; ++i) identity[i * d + i] = 1;
+  Random random(79);
+  Experts experts(&random, DType::kF8E4M3, DType::kF8E4M3, 1, d, d);
+  experts.routed[0] = {Weight::FromGrid(DType::kF8E4M3, d, d, w1), Weight::FromGrid(DType::kF8E4M3, d, d, w3),
+                       Weight::FromGrid(DType::kF8E4M3, d, d, identity)};
+  experts.with_shared = false;
+  experts.quant = ops::InputQuant::kFp8AnyScale;
+  const Matrix out = experts.Run(ops_.get(), x, {0}, {1.0f}, 1, 0.0f);
+  // Hidden values: 24 u and 144, the largest. 24 u = 23.125 (bf16) is code 71.9 -> 72 of 144/448.
+  const float u = Act(144 * (3.0f * (1.0f / 448.0f)));
+  const float hidden = Act(24 * u), scale = 144 * (1.0f / 448.0f);
+  EXPECT_EQ(RoundE4M3(hidden / scale), 72);
+  EXPECT_EQ(out.At(0, 0), published() ? Act(72 * scale) : 24);
+  EXPECT_EQ(out.At(0, 1), published() ? Act(448 * scale) : 144);
 }
 
 // Trap 21 by hand: one expert whose w1 and w3 make pre-activations of +-20, routing weight 0.37 before w2.

@@ -125,6 +125,12 @@ absl::Status CheckConfig(const ModelConfig& c, const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
+// Without the blocks that nobody drafts with (spec 2, rule c).
+ModelConfig Loaded(ModelConfig config, const ModelLimits& limits) {
+  if (limits.max_draft_tokens == 0) config.num_mtp_layers = 0;
+  return config;
+}
+
 }  // namespace
 
 float SoftmaxScale(const ModelConfig& config) {
@@ -141,10 +147,13 @@ Model::Model(const ModelConfig& config, std::unique_ptr<ops::Ops> ops, const Mod
       limits_(limits),
       ops_(std::move(ops)),
       freqs_(YarnFrequencies(config.rope_theta, config.qk_rope_head_dim, config.rope_scaling)),
-      softmax_scale_(SoftmaxScale(config)) {}
+      softmax_scale_(SoftmaxScale(config)),
+      input_quant_(config.activation_scales == checkpoint::ActivationScales::kPowersOfTwo ? InputQuant::kFp8
+                                                                                          : InputQuant::kFp8AnyScale) {}
 
-ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
+ModelMemory Model::Plan(const ModelConfig& whole, const ops::Ops& ops, const ModelLimits& wanted,
                         const Traits& traits) {
+  const ModelConfig config = Loaded(whole, wanted);
   const ModelLimits limits = Cache::Resolve(wanted, ops.act(), traits);
   StepBuffers unused;
   ModelMemory memory;
@@ -161,9 +170,9 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSou
   const ModelLimits limits = Cache::Resolve(wanted, ops->act(), traits);
   HADAL_RETURN_IF_ERROR(CheckConfig(weights.config(), limits));
   HADAL_RETURN_IF_ERROR(Cache::Check(weights.config(), limits, ops->act(), traits));
-  std::unique_ptr<Model> model(new Model(weights.config(), std::move(ops), limits));
+  std::unique_ptr<Model> model(new Model(Loaded(weights.config(), limits), std::move(ops), limits));
   const ModelConfig& c = model->config_;
-  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights));
+  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights, c));
   HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, model->ops_->act()));
   HADAL_RETURN_IF_ERROR(model->ops_->Reserve(WorkspaceFor(c, limits)));
   const size_t bytes = CarveStepBuffers(c, limits, model->ops_->act(), nullptr, model->buffers_);
@@ -201,6 +210,9 @@ absl::Status Model::Forward(const StepInput& step) {
 
 // The hidden states of the last step stand in buffers_.hidden.
 absl::Status Model::Draft(int block, const StepInput& step) {
+  if (limits_.max_draft_tokens == 0) {
+    return FailedPrecondition("draft block {}: none was loaded, since max_draft_tokens is 0", block);
+  }
   if (block < 0 || block >= static_cast<int>(weights_->mtp.size())) {
     return Unimplemented("draft block {}; the checkpoint has {}", block, weights_->mtp.size());
   }
@@ -253,13 +265,13 @@ void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* ob
   const int64_t row_dim = config_.kv_lora_rank + config_.qk_rope_head_dim;
   const ops::RopeAngles rope = {step_.cos, step_.sin, config_.qk_rope_head_dim / 2};
   const std::array<LinearTarget, 4> inputs = {
-      LinearTarget{&attn.q_a, step_.q_latent, InputQuant::kFp8}, LinearTarget{&attn.kv_a, step_.kv, InputQuant::kFp8},
-      LinearTarget{&attn.indexer.wk, step_.index_k, InputQuant::kFp8},
+      LinearTarget{&attn.q_a, step_.q_latent, input_quant_}, LinearTarget{&attn.kv_a, step_.kv, input_quant_},
+      LinearTarget{&attn.indexer.wk, step_.index_k, input_quant_},
       LinearTarget{&attn.indexer.weights_proj, step_.index_weights, InputQuant::kNone}};
   ops_->Linear(step_.x, {inputs.data(), layer.has_indexer ? size_t{4} : size_t{2}});
   ops_->RmsNorm(step_.q_latent, attn.q_norm, eps, step_.q_latent);
-  const std::array<LinearTarget, 2> queries = {LinearTarget{&attn.q_b, step_.q, InputQuant::kFp8},
-                                               LinearTarget{&attn.indexer.wq_b, step_.index_q, InputQuant::kFp8}};
+  const std::array<LinearTarget, 2> queries = {LinearTarget{&attn.q_b, step_.q, input_quant_},
+                                               LinearTarget{&attn.indexer.wq_b, step_.index_q, input_quant_}};
   ops_->Linear(step_.q_latent, {queries.data(), layer.has_indexer ? size_t{2} : size_t{1}});
   ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, batch_, cache.latent, false});
   if (layer.has_indexer) ChooseRows(index, layer, cache, observer);
@@ -282,7 +294,7 @@ void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* ob
   args.out = step_.latent_out;
   ops_->SparseAttention(args);
   ops_->GroupedLinear({step_.latent_out, &attn.value_up, heads, step_.heads_out});
-  ops_->Linear(step_.heads_out, std::array{LinearTarget{&attn.o, step_.y, InputQuant::kFp8}});
+  ops_->Linear(step_.heads_out, std::array{LinearTarget{&attn.o, step_.y, input_quant_}});
 }
 
 // Keys are stored whether or not there is anything to choose from yet (spec 3.6, top-k contract 1).
@@ -315,6 +327,7 @@ void Model::FeedForward(int64_t index, const LayerWeights& layer, StepObserver* 
   ops::MoeExpertsArgs experts;
   experts.x = step_.x;
   experts.weigh_outputs = true;
+  experts.quant = input_quant_;
   experts.out = step_.y;
   if (!layer.is_moe) {
     experts.shared = &layer.dense;

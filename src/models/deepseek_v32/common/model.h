@@ -52,7 +52,8 @@ class Model final : public models::Model {
   static absl::StatusOr<std::unique_ptr<Model>> Create(const checkpoint::WeightSource& weights,
                                                        std::unique_ptr<ops::Ops> ops, const ModelLimits& wanted,
                                                        const Traits& traits = kPlainTraits);
-  // What Create would reserve beside the weights; the split kv_b counts as scratch.
+  // What Create would reserve beside the weights; the split kv_b counts as scratch. Without max_draft_tokens neither
+  // has room for MTP blocks, and a model has none (spec 2, rule c).
   static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
                           const Traits& traits = kPlainTraits);
 
@@ -80,13 +81,14 @@ class Model final : public models::Model {
   void Logits(const StepInput& step, const ops::LinearWeight& head);
   void ObserveStreams(int64_t layer, bool with_output, StepObserver* observer);
 
-  checkpoint::ModelConfig config_;
+  checkpoint::ModelConfig config_;  // num_mtp_layers: of those that are loaded
   ModelLimits limits_;
   std::unique_ptr<ops::Ops> ops_;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<Cache> cache_;
   std::vector<float> freqs_;
   float softmax_scale_;
+  ops::InputQuant input_quant_;
   MemoryRegion memory_;
   StepBuffers buffers_;  // sized for max_batch_tokens
   StepBuffers step_;     // the same, cut to the rows of this step
