@@ -51,6 +51,9 @@ struct WorkspaceSpec {
   int64_t max_compressed_rows = 0;  // rows the indexer may score for one query
   int64_t index_heads = 0;
   int64_t index_head_dim = 0;
+  int64_t max_expanded_rows = 0;  // latents of one ExpandedAttention, of head_dim values; 0: it is not called
+  int64_t expanded_key = 0;       // values of an expanded head: nope + tail
+  int64_t expanded_value = 0;
   int64_t vision_rows = 0;  // patches of the largest image
   bool any_scales = false;  // FP8 weights may have scales that are no powers of two, or kFp8AnyScale is used
 };
@@ -243,6 +246,21 @@ struct SparseAttentionArgs {
   bool round_probabilities = false;  // to act, before they multiply values (V3.2, as its inference code does)
 };
 
+// Attention of rows of one sequence, at consecutive positions, over its latents expanded to keys and values of each
+// head (spec deepseek-v32 3.5, MHA form). Casts: expanded keys and values, and the output.
+struct ExpandedAttentionArgs {
+  Tensor q;  // [T, H*(nope + tail)] act, the tail of each head rotated
+  int64_t heads = 0;
+  int64_t value_dim = 0;
+  const LinearWeight* kv_b = nullptr;    // [H*(nope + value_dim), Rkv]; of each head keys first
+  InputQuant quant = InputQuant::kNone;  // of the latents
+  float softmax_scale = 0;
+  BatchRows batch;   // of q's rows
+  PagedRows latent;  // cols Rkv + tail: rows up to a query's position are seen
+  Tensor out;        // [T, H*value_dim] act
+  bool round_probabilities = false;
+};
+
 struct GroupedLinearArgs {
   Tensor x;                              // [T, groups*x_group] act; of each group the first k values are the input
   const LinearWeight* weight = nullptr;  // [groups*n, k]; rows of group g are g*n ... (g+1)*n-1
@@ -387,6 +405,7 @@ class Ops {
   virtual void RopeTail(const RopeTailArgs& args) = 0;                // 3.4, 4.3
   virtual void IndexerKeyStore(const IndexerKeyStoreArgs& args) = 0;  // 3.6, 4.2 job 0
   virtual void MtpNorm(const MtpNormArgs& args) = 0;                  // 5.1
+  virtual void ExpandedAttention(const ExpandedAttentionArgs& args) = 0;
 
   // Vision (spec deepseek-v4-vision-and-cache).
   // streams[t][s] = rows[t], [d] act, for all hc streams where rows[t] is not null (4.1).

@@ -23,6 +23,7 @@ constexpr uint64_t kMaxConfigFile = 1 << 20;
 constexpr int64_t kLeastBlock = 128, kMostBlock = 8192;
 constexpr int64_t kLeastPlainBlock = 16;  // V3.2
 constexpr int64_t kMostDrafts = 4;        // what a block drafts further ahead is hardly ever right
+constexpr int64_t kExpandRows = 128;      // fewer rows of a prompt do not repay the expansion (docs/performance.md)
 constexpr int64_t kReportRows = 16;       // logits of a prompt that are reported together
 
 bool IsDirectory(const std::string& path) {
@@ -123,6 +124,14 @@ absl::Status Engine::CheckCacheOptions() {
   if (options_.model.numerics == "f32" && options_.model.limits.kv_cache_dtype != models::KvCacheDtype::kAuto) {
     return absl::OutOfRangeError(
         fmt::format("kv_cache_dtype: f32 numerics keep fp32 rows, expected auto, found {}", options_.kv_cache_dtype));
+  }
+  const bool v4 = planned_config().family == checkpoint::ModelFamily::kV4;
+  if (options_.mla_prefill == "expanded" && !v4) {
+    options_.model.limits.expand_rows = kExpandRows;
+  } else if (options_.mla_prefill != "absorbed") {
+    return absl::OutOfRangeError(fmt::format("mla_prefill: expected absorbed{}, found {}",
+                                             v4 ? ", the one form that DeepSeek V4 has" : " or expanded",
+                                             options_.mla_prefill));
   }
   // Blocks of V4 hold whole windows of its compressors.
   const int64_t least = planned_config().family == checkpoint::ModelFamily::kV4 ? kLeastBlock : kLeastPlainBlock;

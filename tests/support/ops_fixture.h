@@ -76,6 +76,9 @@ class OpsTest : public testing::TestWithParam<std::tuple<OpsImplementation, ops:
                                   .max_compressed_rows = 2048,
                                   .index_heads = 64,
                                   .index_head_dim = 128,
+                                  .max_expanded_rows = 320,
+                                  .expanded_key = 192,
+                                  .expanded_value = 128,
                                   .any_scales = true};
     ASSERT_TRUE(ops_->Reserve(spec).ok());
   }

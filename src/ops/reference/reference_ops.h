@@ -48,6 +48,7 @@ class ReferenceOps : public Ops {
   void RopeTail(const RopeTailArgs& args) override;
   void IndexerKeyStore(const IndexerKeyStoreArgs& args) override;
   void MtpNorm(const MtpNormArgs& args) override;
+  void ExpandedAttention(const ExpandedAttentionArgs& args) override;
   void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, Tensor streams) override;
   void NormalisePixels(const uint8_t* pixels, Tensor out) override;
   void VisionAttention(const VisionAttentionArgs& args) override;

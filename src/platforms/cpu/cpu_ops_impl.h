@@ -1,5 +1,5 @@
-// Internals of CpuOps, shared by its translation units (cpu_ops.cc, cpu_linear.cc, cpu_attention.cc, cpu_moe.cc,
-// cpu_vision.cc).
+// Internals of CpuOps, shared by its translation units (cpu_ops.cc, cpu_linear.cc, cpu_attention.cc, cpu_expanded.cc,
+// cpu_moe.cc, cpu_vision.cc).
 #pragma once
 
 #include <memory>
@@ -48,8 +48,9 @@ struct WorkerScratch {
   const void** pointers = nullptr;  // the same, or [kIndexKeys]
   // AttendAmxScratch, AttendAllAmxScratch; the indexer's keys: fp32 [kIndexKeys, index_head_dim].
   std::byte* attention = nullptr;
-  uint16_t* unpacked = nullptr;  // rows: bf16 [max attended, head_dim]
-  std::byte* linear = nullptr;   // LinearScratchBytes
+  uint16_t* unpacked = nullptr;   // rows: bf16 [max attended, head_dim]
+  std::byte* linear = nullptr;    // LinearScratchBytes
+  std::byte* expanded = nullptr;  // ExpandedWorkerBytes: scores, a block of products, packed inputs
 };
 
 // Buffers of the mixture of experts, by slot: one slot for each (row, chosen expert), sorted by expert, then the shared
@@ -65,6 +66,14 @@ struct MoeScratch {
   void* out = nullptr;               // [slots, d] act
   void* packed_in = nullptr;         // packed inputs of the routed experts
   void* packed_hidden = nullptr;     // packed inputs of w2
+};
+
+// Latents of one sequence, and the heads that are expanded together.
+struct ExpandedScratch {
+  void* latents = nullptr;  // [rows, Rkv + tail] act
+  void* kv = nullptr;       // [rows, heads*(nope + value)] act
+  void* keys = nullptr;     // [heads][rows, nope + tail] act
+  void* values = nullptr;   // [heads][value, padded rows] act
 };
 
 class CpuOps final : public ops::Ops {
@@ -97,6 +106,7 @@ class CpuOps final : public ops::Ops {
   void RopeTail(const ops::RopeTailArgs& args) override;
   void IndexerKeyStore(const ops::IndexerKeyStoreArgs& args) override;
   void MtpNorm(const ops::MtpNormArgs& args) override;
+  void ExpandedAttention(const ops::ExpandedAttentionArgs& args) override;
   void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, ops::Tensor streams) override;
   void NormalisePixels(const uint8_t* pixels, ops::Tensor out) override;
   void VisionAttention(const ops::VisionAttentionArgs& args) override;
@@ -137,6 +147,15 @@ class CpuOps final : public ops::Ops {
   void StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail, bool simulate) const;
   void StoreKey(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v) const;
 
+  // ExpandedAttention (cpu_expanded.cc).
+  static size_t ExpandedWorkerBytes(const ops::WorkspaceSpec& spec);
+  void CarveExpanded(const ops::WorkspaceSpec& spec, Carver& carver);
+  void GatherLatents(const ops::PagedRows& pool, int32_t seq, int64_t rows);
+  void ExpandHeads(const ops::ExpandedAttentionArgs& args, int64_t first, int64_t heads, int64_t rows);
+  // One head, the `in_group`th that is expanded, of a block of queries from `first` on.
+  void AttendExpanded(const ops::ExpandedAttentionArgs& args, int64_t head, int64_t in_group, int64_t rows,
+                      int64_t first, WorkerScratch& scratch);
+
   // The mixing logits of hyper-connections for rows [first, first + count): streams in fp32 at `rows`, mixes [count,
   // n].
   void HcFinish(const ops::HcPreArgs& args, int64_t token, const float* streams, const float* mixes, float* u);
@@ -161,6 +180,7 @@ class CpuOps final : public ops::Ops {
   float* hc_mixes_ = nullptr;    // [4, 64]
   float* hc_squares_ = nullptr;  // [4]
   MoeScratch moe_;
+  ExpandedScratch expanded_;
 };
 
 }  // namespace hadal::cpu

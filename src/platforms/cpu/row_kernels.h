@@ -58,6 +58,8 @@ struct RowKernels {
   // round: probabilities are rounded to the grid of `dtype` first.
   void (*attend)(const float* q, int64_t heads, int64_t dim, int64_t value_dim, const void* const* rows, DType dtype,
                  int64_t n, float softmax_scale, const float* sink, bool round, float* scratch, float* out);
+  // x = softmax(scale * x), rounded to the grid of `dtype`.
+  void (*softmax)(float* x, int64_t n, float scale, DType dtype);
   // scores[j] = sum_h weight[h] * relu(q_h . key_j) for n keys. qt: fp32 [dim][padded heads]; padded to 16 with zeros.
   // published: the roundings to bf16 of spec deepseek-v4-text 3.6 step 5.
   void (*index_scores)(const float* qt, const float* weight, int64_t padded_heads, int64_t dim, const void* const* keys,

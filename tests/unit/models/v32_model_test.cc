@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <stdexcept>
 
@@ -224,6 +225,92 @@ TEST(V32Model, CachesThatPlatformsTake) {
   EXPECT_THAT(with(32, KvCacheDtype::kAuto, nvidia::kTraits), HasSubstr("expected a multiple of 64, found 32"));
   EXPECT_THAT(with(64, KvCacheDtype::kBf16, nvidia::kTraits), HasSubstr("only supports fp8 kv-cache"));
   EXPECT_EQ(with(64, KvCacheDtype::kAuto, nvidia::kTraits), "created");
+}
+
+// Spec 3.5: two equal forms. Rows in one chunk, those in front expanded, against the same rows one by one, absorbed, as
+// answers are. A model with an indexer expands the rows that see no more than it keeps, 16; one without expands all.
+TEST(V32Model, ExpandedPromptsAgreeWithAnswers) {
+  constexpr int64_t kRows = 40, kVocab = 256;
+  for (const bool sparse : {true, false}) {
+    checkpoint::ModelConfig config = Small();
+    if (!sparse) {
+      config.family = checkpoint::ModelFamily::kV3;
+      config.architecture = "DeepseekV3ForCausalLM";
+      config.index_topk = config.index_n_heads = config.index_head_dim = 0;
+    }
+    const auto weights = Random(config, false);
+    std::vector<int32_t> ids(kRows), positions(kRows), seqs(kRows, 0), all(kRows);
+    for (int32_t i = 0; i < kRows; ++i) {
+      ids[i] = 11 * i % kVocab;
+      positions[i] = all[i] = i;
+    }
+    const auto run = [&](const std::string& device, const std::string& numerics, int64_t expand, int64_t chunk) {
+      ModelOptions options;
+      options.device = device;
+      options.numerics = numerics;
+      options.threads = 2;
+      options.limits = SmallLimits();
+      options.limits.max_draft_tokens = 0;
+      options.limits.max_batch_tokens = options.limits.max_logit_rows = kRows;
+      options.limits.expand_rows = expand;
+      const auto model = CreateModel(*weights, options);
+      if (!model.ok()) throw std::runtime_error(model.status().ToString());
+      std::vector<float> out(kRows * kVocab);
+      for (int64_t at = 0; at < kRows; at += chunk) {
+        StepInput step;
+        step.ids = std::span(ids).subspan(at, chunk);
+        step.positions = std::span(positions).subspan(at, chunk);
+        step.seqs = std::span(seqs).first(chunk);
+        step.logit_rows = std::span(all).first(chunk);
+        step.logits = out.data() + at * kVocab;
+        if (const absl::Status status = (*model)->Forward(step); !status.ok())
+          throw std::runtime_error(status.ToString());
+      }
+      return out;
+    };
+    // Root mean square of the difference of rows [first, last), as a share of the logits'.
+    const auto distance = [](const std::vector<float>& a, const std::vector<float>& b, int64_t first, int64_t last) {
+      double difference = 0, size = 0;
+      for (int64_t i = first * kVocab; i < last * kVocab; ++i) {
+        difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+        size += std::pow(static_cast<double>(b[i]), 2);
+      }
+      return std::sqrt(difference / size);
+    };
+    for (const std::string device : {"reference", "cpu"}) {
+      SCOPED_TRACE(testing::Message() << device << (sparse ? ", with an indexer" : ", without"));
+      // f32: only the order of sums differs.
+      const std::vector<float> exact = run(device, "f32", 0, 1), expanded = run(device, "f32", 4, kRows);
+      EXPECT_NE(exact, expanded);
+      EXPECT_LE(distance(expanded, exact, 0, kRows), 1e-4);
+      // Published: the expansion quantises latents once more, 4 % of a layer's attention (docs/numerics.md), which two
+      // layers of random weights pass on.
+      const std::vector<float> answers = run(device, "published", 0, 1), prompt = run(device, "published", 4, kRows);
+      EXPECT_GT(distance(prompt, answers, 0, kRows), 0);
+      EXPECT_LE(distance(prompt, answers, 0, kRows), 0.08);
+      // A chunk below the threshold is absorbed.
+      EXPECT_EQ(run(device, "published", kRows + 1, kRows), answers);
+      EXPECT_EQ(run(device, "published", 4, 2), answers);
+    }
+  }
+}
+
+// Memory for the expansion is planned, and only where it is asked for.
+TEST(V32Model, ExpansionIsPlanned) {
+  const auto plan = [](int64_t expand, int64_t context) {
+    ModelOptions options;
+    options.device = "cpu";
+    options.threads = 1;
+    options.limits = SmallLimits();
+    options.limits.expand_rows = expand;
+    options.limits.max_context = context;
+    return PlanMemory(Published(), options)->scratch;
+  };
+  // Latents of 576, and of 8 heads keys of 192 and values of 128, twice; index_topk rows at most.
+  const size_t row = 2 * (576 + 8 * (2 * 192 + 2 * 128));
+  EXPECT_GE(plan(128, 4096), plan(0, 4096) + 2048 * row);
+  EXPECT_LE(plan(128, 4096), plan(0, 4096) + 2048 * (row + 64 * 8) + (1 << 20));
+  EXPECT_EQ(plan(128, 8192) - plan(0, 8192), plan(128, 4096) - plan(0, 4096));
 }
 
 // A layer without an indexer attends to what the layer before it chose (spec 1.1; 9, trap 32).

@@ -2,7 +2,8 @@
 // 3 and 5).
 //
 // Attention runs in its absorbed form over latent rows, in prefill as in decode: a row then has the same bits whether
-// it was computed in a prompt or as an answer (spec 3.5; docs/numerics.md).
+// it was computed in a prompt or as an answer (spec 3.5; docs/numerics.md). With ModelLimits::expand_rows the rows of
+// longer chunks attend in the MHA form instead.
 #pragma once
 
 #include <cstddef>
@@ -74,6 +75,11 @@ class Model final : public models::Model {
   // The layer's sub-blocks: from `residual` (and y, unless it is the first) to residual and y.
   void RunLayer(int64_t index, const LayerWeights& layer, bool first, StepObserver* observer);
   void Attention(int64_t index, const LayerWeights& layer, StepObserver* observer);
+  // The two forms, for rows [first, first + count) of the step: from q to heads_out.
+  void AttendAbsorbed(const AttentionWeights& attn, const LayerCache& cache, int64_t first, int64_t count);
+  void AttendExpanded(const AttentionWeights& attn, const LayerCache& cache, int64_t first, int64_t count);
+  // Which rows of the step attend in which form.
+  void CutSegments();
   void ChooseRows(int64_t index, const LayerWeights& layer, const LayerCache& cache, StepObserver* observer);
   void FeedForward(int64_t index, const LayerWeights& layer, StepObserver* observer);
   // hidden = RMSNorm(y + residual).
@@ -93,6 +99,11 @@ class Model final : public models::Model {
   StepBuffers buffers_;  // sized for max_batch_tokens
   StepBuffers step_;     // the same, cut to the rows of this step
   ops::BatchRows batch_;
+  struct Segment {
+    int64_t first, count;
+    bool expanded;
+  };
+  std::vector<Segment> segments_;  // of the step's rows, in order
   // Only when a step is observed.
   std::vector<float> observed_scores_;
   std::vector<std::byte> observed_streams_;

@@ -100,7 +100,7 @@ class Binder : private WeightBinder {
 
   // Of each head the first `nope` rows make keys, the others values.
   void SplitKvB(const std::string& module, AttentionWeights& out) {
-    ops::LinearWeight kv_b;
+    ops::LinearWeight& kv_b = out.kv_b;
     Linear(module, kv_b);
     if (!ok()) return;
     const KvBPieces pieces(config_, kv_b.dtype);

@@ -23,6 +23,7 @@ struct IndexerWeights {
 struct AttentionWeights {
   ops::LinearWeight q_a, q_b, kv_a, o;
   ops::Vector q_norm, kv_norm;
+  ops::LinearWeight kv_b;  // [H*(nope + v), Rkv], of each head keys first: what expanded prompts use
   // kv_b in two pieces, for attention over latents: queries to latents, latents to values. In the precision of the
   // file, but that transposed FP4 is kBF16, which holds it exactly: its scales run along the other side.
   ops::LinearWeight key_up;    // [H*Rkv, nope]: each head's rows of kv_b, transposed
