@@ -90,8 +90,8 @@ void EngineFlags::Register(CLI::App* app) {
       ->group(cache);
   app->add_option(
          "--mla-prefill", options_.mla_prefill,
-         "V3.x: prompts attend over latents (absorbed) as answers do, or over keys and values (expanded), which "
-         "is faster for long chunks but makes answers depend on how a prompt was cut")
+         "V3.x: prompts attend over latents (absorbed) as answers do, or, in chunks of 128 rows and more, over "
+         "keys and values (expanded): faster, but answers then depend on how a prompt was cut")
       ->check(CLI::IsMember({"absorbed", "expanded"}))
       ->capture_default_str()
       ->group(cache);
