@@ -171,16 +171,16 @@ Model::Model(const ModelConfig& config, std::unique_ptr<ops::Ops> ops, const Mod
       input_quant_(config.activation_scales == checkpoint::ActivationScales::kPowersOfTwo ? InputQuant::kFp8
                                                                                           : InputQuant::kFp8AnyScale) {}
 
-ModelMemory Model::Plan(const ModelConfig& whole, const ops::Ops& ops, const ModelLimits& wanted,
+ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
                         const Traits& traits) {
-  const ModelConfig config = Loaded(whole, wanted);
+  const ModelConfig loaded = Loaded(config, wanted);
   const ModelLimits limits = Cache::Resolve(wanted, ops.act(), traits);
   StepBuffers unused;
   ModelMemory memory;
-  memory.cache = Cache::Bytes(config, limits, ops.act());
-  memory.scratch = CarveStepBuffers(config, limits, ops.act(), nullptr, unused) +
-                   ops.WorkspaceBytes(WorkspaceFor(config, limits)) + SplitKvBBytes(config);
-  memory.layout = Cache::Layout(config, limits, ops.act());
+  memory.cache = Cache::Bytes(loaded, limits, ops.act());
+  memory.scratch = CarveStepBuffers(loaded, limits, ops.act(), nullptr, unused) +
+                   ops.WorkspaceBytes(WorkspaceFor(loaded, limits)) + SplitKvBBytes(loaded);
+  memory.layout = Cache::Layout(loaded, limits, ops.act());
   return memory;
 }
 
