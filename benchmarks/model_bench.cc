@@ -30,6 +30,7 @@ struct Settings {
   int64_t depth = 0;
   std::vector<int> ratios = {0, 4, 128, 4};
   int64_t experts = 32;
+  int64_t expand_rows = 0;
   int repeats = 3;
 };
 
@@ -71,6 +72,7 @@ absl::Status Run(const Settings& s) {
   options.isa = s.isa;
   options.limits.max_context = s.depth + s.prefill + s.decode + 1;
   options.limits.max_batch_tokens = s.chunk;
+  options.limits.expand_rows = s.expand_rows;
   HADAL_ASSIGN_OR_RETURN(const std::string description, models::DescribeModel(config, options));
   double read_gb = 0;
   {
@@ -139,6 +141,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunk", s.chunk, "rows of a prefill step");
   app.add_option("--ratios", s.ratios, "compression ratio of each layer")->delimiter(',');
   app.add_option("--experts", s.experts, "routed experts a layer");
+  app.add_option("--expand-rows", s.expand_rows, "V3.2: rows of a chunk from which on it attends expanded, 0: never");
   app.add_option("--repeats", s.repeats, "takes the best of this many");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = hadal::bench::Run(s);

@@ -101,6 +101,13 @@ void EngineFlags::Register(CLI::App* app) {
          "auto and bfloat16 (1152) or fp8 (656), which rounds")
       ->capture_default_str()
       ->group(cache);
+  app->add_option(
+         "--mla-prefill", options_.mla_prefill,
+         "V3.x: prompts attend over latents (absorbed) as answers do, or, in chunks of 128 rows and more, over "
+         "keys and values (expanded): faster, but answers then depend on how a prompt was cut")
+      ->check(CLI::IsMember({"absorbed", "expanded"}))
+      ->capture_default_str()
+      ->group(cache);
   app->add_option("--block-size", options_.block_size,
                   "Tokens of a cache block: a multiple of 128 (V3.2: of 16); prefixes are shared by blocks")
       ->check(CLI::PositiveNumber)

@@ -94,13 +94,13 @@ std::vector<ContextPlan> PlanContexts(const Checkpoint& checkpoint) {
     if (context > config.max_position_embeddings) continue;
     checkpoint::MemoryRequest request;
     request.context_length = context;
-    request.draft = checkpoint.draft() == checkpoint::DraftKind::kMtp;
+    models::ModelOptions options;
+    options.limits.max_context = context;
+    request.draft = models::LoadsDraft(config, options.limits);
     ContextPlan plan{.context = context, .fp8 = {}, .bf16 = {}, .here = models::ModelMemory{}};
     plan.fp8 = checkpoint::PlanMemory(config, &checkpoint, request);
     request.kv_format = checkpoint::KvFormat::kBf16;
     plan.bf16 = checkpoint::PlanMemory(config, &checkpoint, request);
-    models::ModelOptions options;
-    options.limits.max_context = context;
     plan.here = models::PlanMemory(config, options);
     plans.push_back(std::move(plan));
   }

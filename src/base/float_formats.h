@@ -51,6 +51,9 @@ inline float Pow2Ceil(float x) {
 // Scale of an FP8 activation block whose largest magnitude is amax (spec 3.1, AQ).
 inline float E4M3BlockScale(float amax) { return Pow2Ceil((amax > 1e-4f ? amax : 1e-4f) * (1.0f / 448.0f)); }
 
+// The same where scales are any number (spec deepseek-v32 3.1 without scale_fmt).
+inline float E4M3AnyScale(float amax) { return (amax > 1e-4f ? amax : 1e-4f) * (1.0f / 448.0f); }
+
 // Scale of an FP4 activation block whose largest magnitude is amax (spec 3.6).
 inline float E2M1BlockScale(float amax) {
   constexpr float kFloor = 6.0f * 0x1p-126f;

@@ -37,6 +37,7 @@ struct Checkpoint::State {
   absl::Status ReadConfigs();
   absl::Status CollectTensors();
   void ResolveExpertDType();
+  void ResolveKvBDType();
   void ResolveDraft();
   absl::Status CheckAgainstTable();
   void Realign();
@@ -120,6 +121,17 @@ void Checkpoint::State::ResolveExpertDType() {
                      config.expert_dtype == ExpertDType::kFp4 ? "fp4" : "fp8", DTypeName(tensors[it->second].dtype)));
   }
   config.expert_dtype = found;
+}
+
+// Layers of other storage than the first are mismatches of the table.
+void Checkpoint::State::ResolveKvBDType() {
+  if (config.family == ModelFamily::kV4) return;
+  const auto it = index.find("layers.0.self_attn.kv_b_proj.weight");
+  if (it == index.end()) return;  // the check will name it
+  const DType found = tensors[it->second].dtype;
+  const bool bytes = found == DType::kI8 || found == DType::kU8;
+  if (found == DType::kBF16) config.kv_b_dtype = DType::kBF16;
+  if (found == DType::kF4E2M1 || bytes) config.kv_b_dtype = DType::kF4E2M1;
 }
 
 // Field report B97: mtp.* is a DSpark drafter, an MTP block, or absent whatever the configuration says.
@@ -244,6 +256,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   for (const auto& file : state->shards.files) state->paths.push_back(file->path());
   HADAL_RETURN_IF_ERROR(state->CollectTensors());
   state->ResolveExpertDType();
+  state->ResolveKvBDType();
   state->ResolveDraft();
   HADAL_RETURN_IF_ERROR(state->CheckAgainstTable());
   state->Realign();

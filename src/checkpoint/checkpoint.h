@@ -35,7 +35,7 @@ class Checkpoint : public WeightSource {
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& dir);
   ~Checkpoint() override;
 
-  // expert_dtype is resolved; num_mtp_layers is 0 if the files hold no MTP block (a warning says so).
+  // expert_dtype and kv_b_dtype are resolved; num_mtp_layers is 0 if the files hold no MTP block (a warning says so).
   const ModelConfig& config() const override;
   const GenerationConfig& generation_config() const;
   // Also takes names with one leading "model.".

@@ -133,13 +133,22 @@ RopeScaling ReadRopeScaling(const json& object, const std::string& path, std::ve
   return rope;
 }
 
-void CheckQuantization(JsonFields& fields, std::vector<std::string>* errors) {
+void ReadQuantization(JsonFields& fields, std::vector<std::string>* errors, ModelConfig* c) {
+  // The published V4 code knows powers of two only.
+  if (c->family != ModelFamily::kV4) c->activation_scales = ActivationScales::kAny;
   const json* object = fields.Object({"quantization_config"});
   if (object == nullptr) return;
   JsonFields quantization(*object, "quantization_config.", errors);
   CheckEqual(quantization, {"quant_method"}, "fp8");
   CheckEqual(quantization, {"fmt"}, "e4m3");
   CheckEqual(quantization, {"activation_scheme"}, "dynamic");
+  const std::string scales = quantization.StringOr({"scale_fmt"}, "");
+  if (scales == "ue8m0") {
+    c->activation_scales = ActivationScales::kPowersOfTwo;
+  } else if (!scales.empty()) {
+    fields.AddError(fmt::format(
+        "field \"quantization_config.scale_fmt\": expected \"ue8m0\" or no such field, found \"{}\"", scales));
+  }
   const auto block = quantization.IntList({"weight_block_size"}, 1, kMaxWidth);
   if (block.has_value() && *block != std::vector<int64_t>{kBlock, kBlock}) {
     fields.AddError(fmt::format("field \"quantization_config.weight_block_size\": expected [128, 128], found [{}]",
@@ -166,7 +175,7 @@ void ReadCommon(JsonFields& fields, std::vector<std::string>* errors, ModelConfi
   CheckEqual(fields, {"topk_method"}, "noaux_tc");
   CheckFalse(fields, {"tie_word_embeddings"});
   CheckFalse(fields, {"attention_bias"});
-  CheckQuantization(fields, errors);
+  ReadQuantization(fields, errors, c);
 
   c->bos_token_id = fields.IntOr({"bos_token_id"}, 0, kMaxVocab, 0);
   const json* eos = fields.Lookup({"eos_token_id"});

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/dtype.h"
 
 namespace hadal::checkpoint {
 
@@ -30,6 +31,12 @@ std::string_view FamilyName(ModelFamily family);  // "DeepSeek V4", ...
 enum class ExpertDType { kUnknown, kFp4, kFp8 };
 
 enum class ScoringFunc { kSqrtSoftplus, kSigmoid };
+
+// Scales under which inputs of FP8 weights are quantised: quantization_config.scale_fmt (spec deepseek-v32 3.1).
+enum class ActivationScales {
+  kPowersOfTwo,  // "ue8m0"; V4 whatever its configuration says
+  kAny,          // V3.x without the field, as V3, R1 and V3.1 are published: amax/448
+};
 
 // YaRN. For V4 it applies to layers with compress_ratio > 0 only (base compress_rope_theta), for V3.x to all.
 struct RopeScaling {
@@ -99,6 +106,7 @@ struct ModelConfig {
   int64_t bos_token_id = 0;
   std::vector<int64_t> eos_token_ids;  // never empty
   ExpertDType expert_dtype = ExpertDType::kUnknown;
+  ActivationScales activation_scales = ActivationScales::kPowersOfTwo;
 
   // V4.
   int64_t head_dim = 0;
@@ -128,6 +136,9 @@ struct ModelConfig {
   int64_t index_topk_freq = 1;
   int64_t index_skip_topk_offset = 2;
   std::string index_topk_pattern;  // empty: none
+  // Storage of kv_b_proj: kF8E4M3, kF4E2M1 or kBF16. No field of config.json: Checkpoint::Open takes it from the
+  // tensors.
+  DType kv_b_dtype = DType::kF8E4M3;
 
   bool operator==(const ModelConfig&) const = default;
 

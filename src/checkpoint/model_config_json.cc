@@ -129,11 +129,9 @@ std::string ModelConfigToJson(const ModelConfig& c) {
   j["hidden_act"] = "silu";
   j["attention_bias"] = false;
   j["tie_word_embeddings"] = false;
-  j["quantization_config"] = {{"quant_method", "fp8"},
-                              {"fmt", "e4m3"},
-                              {"scale_fmt", "ue8m0"},
-                              {"activation_scheme", "dynamic"},
-                              {"weight_block_size", {128, 128}}};
+  j["quantization_config"] = {
+      {"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}};
+  if (c.activation_scales == ActivationScales::kPowersOfTwo) j["quantization_config"]["scale_fmt"] = "ue8m0";
   j["torch_dtype"] = "bfloat16";
   return j.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

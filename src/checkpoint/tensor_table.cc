@@ -44,10 +44,17 @@ class Builder {
     AddScale(module, 32, {out, in / 32});
   }
 
+  // One of the two, or kBF16 without a scale.
+  void Linear(const std::string& module, DType dtype, int64_t out, int64_t in) {
+    if (dtype == DType::kF8E4M3) return Fp8(module, out, in);
+    if (dtype == DType::kF4E2M1) return Fp4(module, out, in);
+    Add(module + ".weight", dtype, {out, in});
+  }
+
  private:
   void AddScale(const std::string& module, int block, std::vector<int64_t> shape) {
     // V3.x publishes F32, V4 instruct checkpoints E8M0, V4 base checkpoints F32: the file decides (spec text 2.4).
-    const DType preferred = family_ == ModelFamily::kV4 ? DType::kF8E8M0 : DType::kF32;
+    const DType preferred = family_ == ModelFamily::kV4 || block == 32 ? DType::kF8E8M0 : DType::kF32;
     Add(ScaleOf(module), kScaleTypes, preferred, std::move(shape));
     specs_->back().scale_block = block;
   }
@@ -229,7 +236,7 @@ void AddV3Attention(const ModelConfig& c, int64_t layer, Builder* b) {
   b->Fp8("self_attn.q_b_proj", heads * (c.qk_nope_head_dim + c.qk_rope_head_dim), c.q_lora_rank);
   b->Fp8("self_attn.kv_a_proj_with_mqa", c.kv_lora_rank + c.qk_rope_head_dim, d);
   b->Add("self_attn.kv_a_layernorm.weight", kNorm, DType::kBF16, {c.kv_lora_rank});
-  b->Fp8("self_attn.kv_b_proj", heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank);
+  b->Linear("self_attn.kv_b_proj", c.kv_b_dtype, heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank);
   b->Fp8("self_attn.o_proj", d, heads * c.v_head_dim);
   if (!c.has_indexer(layer)) return;
   b->Fp8("self_attn.indexer.wq_b", c.index_n_heads * c.index_head_dim, c.q_lora_rank);

@@ -34,6 +34,10 @@ struct ModelLimits {
   int32_t image_first_id = 0;
   bool images = false;  // EncodeImage is called; without, a vision checkpoint's tower is not built
   KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto;
+  // V3.2: so many rows of a sequence in a step, or more, attend over latents expanded to keys and values of each head,
+  // as far as these are all that they see (spec deepseek-v32 3.5 and 3.7); 0: none. A row's bits then depend on its
+  // chunk.
+  int64_t expand_rows = 0;
   int64_t block_size = 256;  // positions of a block: a multiple of 128 (V3.2: of 16)
   int64_t cache_slabs = 0;   // 0: max_seqs sequences of max_context positions, each with slabs of its own
 };

@@ -58,6 +58,10 @@ void WeightBinder::HostLinear(const std::string& module, ops::LinearWeight& out)
   if (weight->dtype != DType::kF8E4M3 && weight->dtype != DType::kF4E2M1) return;
   const TensorEntry* scale = Get(checkpoint::ScaleName(source_.config().family, module));
   if (scale == nullptr) return;
+  if (weight->dtype == DType::kF4E2M1 && scale->dtype != DType::kF8E8M0) {
+    return Fail(InvalidArgument("{}: expected scales of {} for FP4 weights, found {} (file {})", scale->name,
+                                DTypeName(DType::kF8E8M0), DTypeName(scale->dtype), scale->file));
+  }
   out.scale_dtype = scale->dtype;
   out.scale = scale->data;
   status_ = CheckScales(*scale, out);

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/status.h"
+
 namespace hadal::ops {
 
 // Ascending rows move up only: none is overwritten before it has been taken.
@@ -13,6 +15,10 @@ void Ops::GatherRows(Tensor from, std::span<const int32_t> rows, Tensor out) {
     auto* to = target + DTypeBytes(out.dtype, static_cast<int64_t>(i) * out.stride);
     if (row != to) std::memmove(to, row, static_cast<size_t>(DTypeBytes(from.dtype, from.cols)));
   }
+}
+
+void Ops::ExpandedAttention(const ExpandedAttentionArgs& /*args*/) {
+  HADAL_CHECK(false);  // Supports says so, and models ask
 }
 
 }  // namespace hadal::ops

@@ -52,14 +52,20 @@ struct WorkspaceSpec {
   int64_t max_compressed_rows = 0;  // rows the indexer may score for one query
   int64_t index_heads = 0;
   int64_t index_head_dim = 0;
+  int64_t max_expanded_rows = 0;  // latents of one ExpandedAttention, of head_dim values; 0: it is not called
+  int64_t expanded_key = 0;       // values of an expanded head: nope + tail
+  int64_t expanded_value = 0;
   int64_t vision_rows = 0;  // patches of the largest image
-  bool any_scales = false;  // FP8 weights may have scales that are no powers of two
+  bool any_scales = false;  // FP8 weights may have scales that are no powers of two, or kFp8AnyScale is used
 };
 
 // How a linear layer treats its input (spec 3.1 "Quantised linear", "Not activation-quantised").
 enum class InputQuant {
   kNone,  // the input as it is
   kFp8,   // AQ(x, 128): e4m3 per 128 inputs, power-of-two scales; no effect in f32 numerics
+  // The same under scales of amax/448 (spec deepseek-v32 3.1 without scale_fmt). A value is then fp32, code times
+  // scale.
+  kFp8AnyScale,
 };
 
 struct LinearTarget {
@@ -241,6 +247,21 @@ struct SparseAttentionArgs {
   bool round_probabilities = false;  // to act, before they multiply values (V3.2, as its inference code does)
 };
 
+// Attention of rows of one sequence, at consecutive positions, over its latents expanded to keys and values of each
+// head (spec deepseek-v32 3.5, MHA form). Casts: expanded keys and values, and the output.
+struct ExpandedAttentionArgs {
+  Tensor q;  // [T, H*(nope + tail)] act, the tail of each head rotated
+  int64_t heads = 0;
+  int64_t value_dim = 0;
+  const LinearWeight* kv_b = nullptr;    // [H*(nope + value_dim), Rkv]; of each head keys first
+  InputQuant quant = InputQuant::kNone;  // of the latents
+  float softmax_scale = 0;
+  BatchRows batch;   // of q's rows
+  PagedRows latent;  // cols Rkv + tail: rows up to a query's position are seen
+  Tensor out;        // [T, H*value_dim] act
+  bool round_probabilities = false;
+};
+
 struct GroupedLinearArgs {
   Tensor x;                              // [T, groups*x_group] act; of each group the first k values are the input
   const LinearWeight* weight = nullptr;  // [groups*n, k]; rows of group g are g*n ... (g+1)*n-1
@@ -281,12 +302,13 @@ struct MoeExpertsArgs {
   const int32_t* experts = nullptr;  // [T, k]; -1 (padding) is skipped
   const float* weights = nullptr;    // [T, k]
   int64_t experts_per_token = 0;
-  std::span<const ExpertWeights> routed;  // [E]; inputs of FP8 and FP4 experts are quantised as by InputQuant::kFp8
+  std::span<const ExpertWeights> routed;  // [E]
   const ExpertWeights* shared = nullptr;
   float swiglu_limit = 0;  // 0: no clamp
   Tensor out;              // [T, d] act
   // Where a weight multiplies: the expert's output, in fp32 behind its rounding (V3.2), or its hidden values (V4).
   bool weigh_outputs = false;
+  InputQuant quant = InputQuant::kFp8;  // of the inputs and hidden values of FP8 and FP4 experts
 };
 
 struct MtpCombineArgs {
@@ -334,9 +356,17 @@ struct CombineIndicesArgs {
 // Columns of the result: K + W + max_image_tokens, rounded up to 128.
 int64_t CombinedWidth(const CombineIndicesArgs& args);
 
+// What not every platform has; a model that needs it is refused where it is missing.
+enum class Feature {
+  kExpandedAttention,    // ExpandedAttention
+  kAnyActivationScales,  // InputQuant::kFp8AnyScale
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  virtual bool Supports(Feature feature) const = 0;
 
   virtual std::string_view name() const = 0;
   virtual Numerics numerics() const = 0;
@@ -356,7 +386,8 @@ class Ops {
   // streams[t][s] = table[ids[t]] for all hc streams (spec 3.2 step 1). table: kBF16 [V, d].
   virtual void Embed(const BatchRows& batch, const LinearWeight& table, int64_t hc, Tensor streams) = 0;
 
-  // out_i = x * W_i^T for several weights that share their input (spec 3.1). x: [T, k] act.
+  // out_i = x * W_i^T for several weights that share their input (spec 3.1). x: [T, k] act. Targets that quantise it
+  // do so alike.
   virtual void Linear(Tensor x, std::span<const LinearTarget> targets) = 0;
   // One product per group of columns (the output projection wo_a; spec 3.7). Input not quantised.
   virtual void GroupedLinear(const GroupedLinearArgs& args) = 0;
@@ -393,6 +424,8 @@ class Ops {
   virtual void RopeTail(const RopeTailArgs& args) = 0;                // 3.4, 4.3
   virtual void IndexerKeyStore(const IndexerKeyStoreArgs& args) = 0;  // 3.6, 4.2 job 0
   virtual void MtpNorm(const MtpNormArgs& args) = 0;                  // 5.1
+  // Feature::kExpandedAttention.
+  virtual void ExpandedAttention(const ExpandedAttentionArgs& args);
 
   // Vision (spec deepseek-v4-vision-and-cache).
   // streams[t][s] = rows[t], [d] act, for all hc streams where rows[t] is not null (4.1).

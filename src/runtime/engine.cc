@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_table.h"
 #include "runtime/chat_template.h"
 #include "runtime/startup_check.h"
 
@@ -23,6 +24,7 @@ constexpr uint64_t kMaxConfigFile = 1 << 20;
 constexpr int64_t kLeastBlock = 128, kMostBlock = 8192;
 constexpr int64_t kLeastPlainBlock = 16;  // V3.2
 constexpr int64_t kMostDrafts = 4;        // what a block drafts further ahead is hardly ever right
+constexpr int64_t kExpandRows = 128;      // fewer rows of a prompt do not repay the expansion (docs/performance.md)
 constexpr int64_t kReportRows = 16;       // logits of a prompt that are reported together
 
 bool IsDirectory(const std::string& path) {
@@ -123,6 +125,14 @@ absl::Status Engine::CheckCacheOptions() {
   if (options_.model.numerics == "f32" && options_.model.limits.kv_cache_dtype != models::KvCacheDtype::kAuto) {
     return absl::OutOfRangeError(
         fmt::format("kv_cache_dtype: f32 numerics keep fp32 rows, expected auto, found {}", options_.kv_cache_dtype));
+  }
+  const bool v4 = planned_config().family == checkpoint::ModelFamily::kV4;
+  if (options_.mla_prefill == "expanded" && !v4) {
+    options_.model.limits.expand_rows = kExpandRows;
+  } else if (options_.mla_prefill != "absorbed") {
+    return absl::OutOfRangeError(fmt::format("mla_prefill: expected absorbed{}, found {}",
+                                             v4 ? ", the one form that DeepSeek V4 has" : " or expanded",
+                                             options_.mla_prefill));
   }
   // Blocks of V4 hold whole windows of its compressors.
   const int64_t least = planned_config().family == checkpoint::ModelFamily::kV4 ? kLeastBlock : kLeastPlainBlock;
@@ -231,7 +241,7 @@ absl::StatusOr<checkpoint::MemoryPlan> Engine::Plan(int64_t context) {
   request.context_length = context;
   request.max_seqs = options_.max_seqs;
   request.chunk_tokens = options_.max_batch_tokens;
-  request.draft = planned_config().num_mtp_layers > 0;
+  request.draft = models::LoadsDraft(planned_config(), limits);
   request.images = limits.images;
   request.cache_bytes_per_sequence = needed * layout.slab_bytes;
   request.cache_bytes = limits.cache_slabs * layout.slab_bytes;
@@ -287,7 +297,8 @@ absl::Status Engine::MakeDummyWeights() {
   synth.seed = options_.dummy_seed;
   const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
   HADAL_ASSIGN_OR_RETURN(
-      weights_, checkpoint::DummyWeights::Create(*dummy_config_, synth, dummy_config_->num_mtp_layers > 0, threads));
+      weights_, checkpoint::DummyWeights::Create(*dummy_config_, synth,
+                                                 models::LoadsDraft(*dummy_config_, options_.model.limits), threads));
   dummy_config_.reset();
   return absl::OkStatus();
 }
@@ -300,17 +311,20 @@ absl::Status Engine::ReadWeights() {
   if (on_device) return absl::OkStatus();
   constexpr int64_t kPage = 4096, kReportEvery = 64 << 20, kWorthCopying = 64 << 20;
   const int64_t total = checkpoint_->tensor_bytes();
+  const bool draft = models::LoadsDraft(config(), options_.model.limits);
   const bool may_copy = options_.weight_memory == WeightMemory::kAuto && total >= kWorthCopying;
   if (options_.weight_memory == WeightMemory::kCopy || may_copy) {
     const int threads = options_.model.threads > 0 ? options_.model.threads : AvailableCpus();
-    absl::Status copied =
-        checkpoint_->CopyToMemory(threads, config().num_mtp_layers > 0, options_.model.limits.images,
-                                  [&](int64_t bytes) { Report("reading weights", std::min(bytes, total), total); });
+    absl::Status copied = checkpoint_->CopyToMemory(threads, draft, options_.model.limits.images, [&](int64_t bytes) {
+      Report("reading weights", std::min(bytes, total), total);
+    });
     // Where memory cannot be promised ahead (no overcommit) the mapped files still serve.
     if (copied.ok() || !may_copy || !absl::IsResourceExhausted(copied)) return copied;
   }
   int64_t done = 0, reported = 0;
+  const checkpoint::TensorTable table = checkpoint::TensorTable::For(config(), draft);
   for (const checkpoint::TensorEntry& entry : checkpoint_->tensors()) {
+    if (table.Find(entry.name) == nullptr) continue;
     checkpoint::Prefetch(entry);
     for (int64_t at = 0; at < entry.bytes; at += kPage) {
       static_cast<void>(*static_cast<const volatile std::byte*>(entry.data + at));

@@ -61,6 +61,8 @@ struct EngineOptions {
   // at least one.
   int64_t kv_cache_memory = 0;
   std::string kv_cache_dtype = "auto";  // ParseKvCacheDtype
+  std::string mla_prefill =
+      "absorbed";  // or expanded: V3.x, the form in which prompts attend (ModelLimits::expand_rows)
   int64_t block_size = 256;
   int64_t num_speculative_tokens = 0;  // 0 to 4; needs a checkpoint with MTP blocks
   ExecutorOptions executor;            // max_batch_tokens and num_speculative_tokens are filled by Load

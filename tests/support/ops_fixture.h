@@ -76,10 +76,20 @@ class OpsTest : public testing::TestWithParam<std::tuple<OpsImplementation, ops:
                                   .max_attended_rows = 2048,
                                   .max_compressed_rows = 2048,
                                   .index_heads = 64,
-                                  .index_head_dim = 128};
+                                  .index_head_dim = 128,
+                                  .max_expanded_rows = 320,
+                                  .expanded_key = 192,
+                                  .expanded_value = 128,
+                                  .any_scales = true};
     ASSERT_TRUE(ops_->Reserve(spec).ok());
   }
 
+  // The kinds of activation quantisation that the implementation has.
+  std::vector<ops::InputQuant> ActivationQuants() const {
+    std::vector<ops::InputQuant> quants = {ops::InputQuant::kFp8};
+    if (ops_->Supports(ops::Feature::kAnyActivationScales)) quants.push_back(ops::InputQuant::kFp8AnyScale);
+    return quants;
+  }
   bool published() const { return ops_->numerics() == ops::Numerics::kPublished; }
   DType act() const { return ops_->act(); }
   float Act(float v) const { return published() ? RoundBF16(v) : v; }
@@ -111,3 +121,11 @@ inline std::string OpsTestName(const testing::TestParamInfo<OpsTest::ParamType>&
                            testing::Combine(testing::ValuesIn(::hadal::test::OpsImplementations()),           \
                                             testing::Values(ops::Numerics::kPublished, ops::Numerics::kF32)), \
                            ::hadal::test::OpsTestName)
+
+// The same for the implementations that have a feature.
+#define HADAL_OPS_TEST_SUITE_WITH(suite, feature)                                                             \
+  INSTANTIATE_TEST_SUITE_P(All, suite,                                                                        \
+                           testing::Combine(testing::ValuesIn(::hadal::test::OpsImplementations(feature)),    \
+                                            testing::Values(ops::Numerics::kPublished, ops::Numerics::kF32)), \
+                           ::hadal::test::OpsTestName);                                                       \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(suite)

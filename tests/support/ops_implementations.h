@@ -6,6 +6,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/ops.h"
@@ -70,6 +71,17 @@ inline std::vector<OpsImplementation> OpsImplementations() {
                    }});
   }
 #endif
+  return out;
+}
+
+// Those that have a feature.
+inline std::vector<OpsImplementation> OpsImplementations(ops::Feature feature) {
+  std::vector<OpsImplementation> out;
+  std::vector<OpsImplementation> all = OpsImplementations();
+  for (OpsImplementation& implementation : all) {
+    const std::unique_ptr<ops::Ops> ops = implementation.make(ops::Numerics::kF32);
+    if (ops != nullptr && ops->Supports(feature)) out.push_back(std::move(implementation));
+  }
   return out;
 }
 

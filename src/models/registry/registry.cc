@@ -128,6 +128,10 @@ absl::StatusOr<std::string> DescribeModel(const ModelConfig& config, const Model
   return fmt::format("{} on {} ({})", entry->name, platform.name, platform.description);
 }
 
+bool LoadsDraft(const ModelConfig& config, const ModelLimits& limits) {
+  return config.num_mtp_layers > 0 && (config.family == checkpoint::ModelFamily::kV4 || limits.max_draft_tokens > 0);
+}
+
 absl::StatusOr<ModelMemory> PlanMemory(const ModelConfig& config, const ModelOptions& options) {
   HADAL_ASSIGN_OR_RETURN(const Platform platform, MakePlatform(options));
   HADAL_ASSIGN_OR_RETURN(const ModelClass* entry, FindClass(config, options, platform.name));

@@ -37,6 +37,10 @@ std::string AvailablePlatforms();
 // weight is read.
 absl::StatusOr<std::string> DescribeModel(const checkpoint::ModelConfig& config, const ModelOptions& options);
 
+// Whether a model with these limits binds the checkpoint's draft blocks. V3.2 without drafts does not (spec
+// deepseek-v32 2, rule c); V4 always does.
+bool LoadsDraft(const checkpoint::ModelConfig& config, const ModelLimits& limits);
+
 // Bytes that the caches and one step's buffers will take, before anything is allocated.
 absl::StatusOr<ModelMemory> PlanMemory(const checkpoint::ModelConfig& config, const ModelOptions& options);
 

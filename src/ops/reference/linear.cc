@@ -40,19 +40,19 @@ void StoreMatrix(const std::vector<float>& values, const Tensor& out) {
 }  // namespace
 
 void ReferenceOps::Linear(Tensor x, std::span<const LinearTarget> targets) {
-  constexpr int64_t kActivationBlock = 128;
   const std::vector<float> plain = LoadMatrix(x);
   std::vector<float> quantised;
+  InputQuant mode = InputQuant::kNone;  // of `quantised`
   for (const LinearTarget& target : targets) {
     const LinearWeight& w = *target.weight;
     HADAL_CHECK(w.k == x.cols && target.out.cols == w.n && target.out.rows == x.rows);
-    const bool quantise = target.quant == InputQuant::kFp8 && published();
+    const bool quantise = target.quant != InputQuant::kNone && published();
     if (quantise && quantised.empty()) {
+      mode = target.quant;
       quantised = plain;
-      for (int64_t t = 0; t < x.rows; ++t) {
-        reference::SimulateFp8(quantised.data() + t * x.cols, x.cols, kActivationBlock);
-      }
+      for (int64_t t = 0; t < x.rows; ++t) reference::QuantiseInput(mode, quantised.data() + t * x.cols, x.cols);
     }
+    HADAL_CHECK(!quantise || target.quant == mode);
     std::vector<float> result(static_cast<size_t>(x.rows * w.n));
     Multiply(quantise ? quantised : plain, x.rows, w, &result);
     AddBias(target.bias, w.n, &result);

@@ -86,11 +86,10 @@ float SwiGlu(float gate, float up, float limit) {
 
 bool IsQuantised(const LinearWeight& w) { return w.dtype == DType::kF8E4M3 || w.dtype == DType::kF4E2M1; }
 
-// y [rows, n] = x [rows, k] * w^T; x is quantised first where `quantise` is set.
-std::vector<float> QuantisedLinear(std::vector<float> x, int64_t rows, const LinearWeight& w, bool quantise) {
-  constexpr int64_t kActivationBlock = 128;
-  if (quantise && IsQuantised(w)) {
-    for (int64_t r = 0; r < rows; ++r) reference::SimulateFp8(x.data() + r * w.k, w.k, kActivationBlock);
+// y [rows, n] = x [rows, k] * w^T; x is quantised first as `quant` says.
+std::vector<float> QuantisedLinear(std::vector<float> x, int64_t rows, const LinearWeight& w, InputQuant quant) {
+  if (IsQuantised(w)) {
+    for (int64_t r = 0; r < rows; ++r) reference::QuantiseInput(quant, x.data() + r * w.k, w.k);
   }
   std::vector<float> y(static_cast<size_t>(rows * w.n));
   std::vector<float> weight_row(static_cast<size_t>(w.k));
@@ -132,6 +131,7 @@ void ReferenceOps::MoeExperts(const MoeExpertsArgs& args) {
   const int64_t k = args.experts_per_token;
   const int64_t d = args.x.cols;
   const int64_t tokens = args.x.rows;
+  const InputQuant quant = published() ? args.quant : InputQuant::kNone;
   std::vector<float> sum(static_cast<size_t>(tokens * d));
 
   // Adds the output of one expert for the given rows.
@@ -140,14 +140,14 @@ void ReferenceOps::MoeExperts(const MoeExpertsArgs& args) {
     const auto count = static_cast<int64_t>(rows.size());
     std::vector<float> x(static_cast<size_t>(count * d));
     for (int64_t r = 0; r < count; ++r) reference::LoadRow(args.x, rows[r], x.data() + r * d);
-    std::vector<float> hidden = QuantisedLinear(x, count, expert.w1, published());
-    const std::vector<float> up = QuantisedLinear(std::move(x), count, expert.w3, published());
+    std::vector<float> hidden = QuantisedLinear(x, count, expert.w1, quant);
+    const std::vector<float> up = QuantisedLinear(std::move(x), count, expert.w3, quant);
     const int64_t width = expert.w1.n;
     for (int64_t i = 0; i < count * width; ++i) {
       const float weight = args.weigh_outputs ? 1.0f : row_weights[i / width];
       hidden[i] = Act(weight * SwiGlu(Act(hidden[i]), Act(up[i]), args.swiglu_limit));
     }
-    const std::vector<float> out = QuantisedLinear(std::move(hidden), count, expert.w2, published());
+    const std::vector<float> out = QuantisedLinear(std::move(hidden), count, expert.w2, quant);
     for (int64_t r = 0; r < count; ++r) {
       const float weight = args.weigh_outputs ? row_weights[r] : 1.0f;
       for (int64_t i = 0; i < d; ++i) sum[rows[r] * d + i] += weight * Act(out[r * d + i]);

@@ -21,6 +21,7 @@ class ReferenceOps : public Ops {
  public:
   explicit ReferenceOps(Numerics numerics) : numerics_(numerics) {}
 
+  bool Supports(Feature /*feature*/) const override { return true; }
   std::string_view name() const override { return "reference"; }
   Numerics numerics() const override { return numerics_; }
 
@@ -48,6 +49,7 @@ class ReferenceOps : public Ops {
   void RopeTail(const RopeTailArgs& args) override;
   void IndexerKeyStore(const IndexerKeyStoreArgs& args) override;
   void MtpNorm(const MtpNormArgs& args) override;
+  void ExpandedAttention(const ExpandedAttentionArgs& args) override;
   void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, Tensor streams) override;
   void NormalisePixels(const uint8_t* pixels, Tensor out) override;
   void VisionAttention(const VisionAttentionArgs& args) override;

@@ -132,6 +132,17 @@ void SimulateFp8(float* x, int64_t n, int64_t block) {
   }
 }
 
+void QuantiseInput(InputQuant quant, float* x, int64_t n) {
+  constexpr int64_t kBlock = 128;
+  if (quant == InputQuant::kNone) return;
+  if (quant == InputQuant::kFp8) return SimulateFp8(x, n, kBlock);
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    const float scale = E4M3AnyScale(LargestMagnitude(x + begin, end - begin));
+    for (int64_t i = begin; i < end; ++i) x[i] = RoundE4M3(x[i] / scale) * scale;
+  }
+}
+
 void SimulateFp4(float* x, int64_t n, int64_t block) {
   for (int64_t begin = 0; begin < n; begin += block) {
     const int64_t end = std::min(n, begin + block);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/float_formats.h"
+#include "ops/ops.h"
 #include "ops/tensor.h"
 
 namespace hadal::ops::reference {
@@ -43,6 +44,9 @@ inline float Dot(const float* a, const float* b, int64_t n) {
 
 // 1/sqrt(mean of squares + eps) of x[0, n) (spec 3.1 RMSNorm).
 float InverseRms(const float* x, int64_t n, float eps);
+
+// Quantises a row of inputs as `quant` says, in blocks of 128.
+void QuantiseInput(InputQuant quant, float* x, int64_t n);
 
 // Quantise-dequantise in blocks of `block` values with power-of-two scales: E4M3 (spec 3.1, AQ) and E2M1 (spec 3.6).
 // Values on either grid times such a scale are exact in bf16.

@@ -62,6 +62,57 @@ void ReferenceOps::IndexerKeyStore(const IndexerKeyStoreArgs& args) {
   }
 }
 
+void ReferenceOps::ExpandedAttention(const ExpandedAttentionArgs& args) {
+  const int64_t tokens = args.q.rows, heads = args.heads, value = args.value_dim;
+  const int64_t latent = args.kv_b->k, tail = args.latent.cols - latent;
+  const int64_t key = args.q.cols / heads, nope = key - tail, width = nope + value;
+  HADAL_CHECK(args.kv_b->n == heads * width && args.out.cols == heads * value && args.out.rows == tokens);
+  if (tokens == 0) return;
+  const int32_t seq = args.batch.seqs[0];
+  const int64_t rows = args.batch.positions[tokens - 1] + 1;
+  // kv_b of every latent, and the rotary key behind it, which all heads share.
+  std::vector<float> latents(static_cast<size_t>(rows * latent)), tails(static_cast<size_t>(rows * tail));
+  std::vector<float> kv(static_cast<size_t>(rows * heads * width)), row(static_cast<size_t>(args.latent.cols));
+  for (int64_t j = 0; j < rows; ++j) {
+    reference::LoadRow(args.latent, seq, j, row.data());
+    std::copy(row.begin() + latent, row.end(), tails.begin() + j * tail);
+    if (published()) reference::QuantiseInput(args.quant, row.data(), latent);
+    std::copy(row.begin(), row.begin() + latent, latents.begin() + j * latent);
+  }
+  std::vector<float> weight(static_cast<size_t>(latent));
+  for (int64_t o = 0; o < heads * width; ++o) {
+    reference::DecodeWeightRow(*args.kv_b, o, weight.data());
+    for (int64_t j = 0; j < rows; ++j) {
+      kv[j * heads * width + o] = Act(reference::Dot(latents.data() + j * latent, weight.data(), latent));
+    }
+  }
+  std::vector<float> out(static_cast<size_t>(heads * value)), p(static_cast<size_t>(rows));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const std::vector<float> q = reference::LoadRow(args.q, t);
+    const int64_t seen = args.batch.positions[t] + 1;
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* query = q.data() + h * key;
+      float largest = -HUGE_VALF;
+      for (int64_t j = 0; j < seen; ++j) {
+        p[j] = (reference::Dot(query, kv.data() + (j * heads + h) * width, nope) +
+                reference::Dot(query + nope, tails.data() + j * tail, tail)) *
+               args.softmax_scale;
+        if (p[j] > largest) largest = p[j];
+      }
+      float sum = 0;
+      for (int64_t j = 0; j < seen; ++j) sum += p[j] = std::exp(p[j] - largest);
+      float* o = out.data() + h * value;
+      std::fill(o, o + value, 0.0f);
+      for (int64_t j = 0; j < seen; ++j) {
+        const float share = args.round_probabilities ? Act(p[j] / sum) : p[j] / sum;
+        const float* values = kv.data() + (j * heads + h) * width + nope;
+        for (int64_t c = 0; c < value; ++c) o[c] += share * values[c];
+      }
+    }
+    reference::StoreRow(args.out, t, out.data());
+  }
+}
+
 void ReferenceOps::MtpNorm(const MtpNormArgs& args) {
   const int64_t d = args.e.cols;
   HADAL_CHECK(args.h.cols == d && args.out.cols == 2 * d && args.enorm.size == d && args.hnorm.size == d);

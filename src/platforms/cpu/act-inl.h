@@ -100,6 +100,14 @@ HWY_INLINE void FakeQuantE4M3(DF d, float* HWY_RESTRICT x, int64_t n) {
     hn::StoreU(hn::Mul(RoundE4M3V(d, hn::Mul(hn::LoadU(d, x + i), inverse)), scale), d, x + i);
   }
 }
+// The same under the scale amax/448. Quotients are those of a division, as the definition has it.
+HWY_INLINE void FakeQuantE4M3AnyScale(DF d, float* HWY_RESTRICT x, int64_t n) {
+  const int64_t lanes = hn::Lanes(d);
+  const VF scale = hn::Mul(LargestV(d, x, n, 1e-4f), hn::Set(d, 1.0f / 448.0f));
+  for (int64_t i = 0; i < n; i += lanes) {
+    hn::StoreU(hn::Mul(RoundE4M3V(d, hn::Div(hn::LoadU(d, x + i), scale)), scale), d, x + i);
+  }
+}
 HWY_INLINE void FakeQuantE2M1(DF d, float* HWY_RESTRICT x, int64_t n) {
   const int64_t lanes = hn::Lanes(d);
   const VF scale = ScaleE2M1V(d, x, n);

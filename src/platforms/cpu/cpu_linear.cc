@@ -10,6 +10,7 @@ namespace {
 
 // A task reads about this many bytes of weights at most: small enough to share out evenly.
 constexpr int64_t kTaskBytes = 1024 * 1024;
+constexpr int64_t kInputBlock = 128;  // inputs that are quantised under one scale
 
 int64_t RowsPerTask(const ops::LinearWeight& w, int64_t rows, int threads) {
   const int64_t by_memory = kTaskBytes / std::max<int64_t>(1, w.row_bytes());
@@ -29,14 +30,16 @@ int Variant(InputLayout layout, bool quantize) { return static_cast<int>(layout)
 }  // namespace
 
 void CpuOps::PackGroup(const ops::Tensor& x, const int32_t* index, int64_t first, int64_t count, int64_t column,
-                       int64_t k, bool quantize, InputLayout layout, int64_t group, void* out, WorkerScratch& scratch) {
+                       int64_t k, ops::InputQuant quant, InputLayout layout, int64_t group, void* out,
+                       WorkerScratch& scratch) {
   std::array<const float*, kPackRows> rows;
   const int64_t element = DTypeBytes(x.dtype, 1);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = index != nullptr ? index[first + i] : first + i;
     float* dst = scratch.rows + i * k;
     kernels_.load(static_cast<const std::byte*>(x.data) + (row * x.stride + column) * element, x.dtype, k, dst);
-    if (quantize) kernels_.fake_e4m3(dst, k, 128);
+    if (quant == ops::InputQuant::kFp8) kernels_.fake_e4m3(dst, k, kInputBlock);
+    if (quant == ops::InputQuant::kFp8AnyScale) kernels_.fake_e4m3_any_scale(dst, k, kInputBlock);
     rows[i] = dst;
   }
   BackendFor(layout).pack_group(rows.data(), count, k, group, layout, out);
@@ -54,7 +57,7 @@ void CpuOps::StoreBlock(const PackedInput& x, int64_t rows, const float* block, 
 void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
   struct Pack {
     bool needed = false;
-    bool quantize = false;
+    ops::InputQuant quant = ops::InputQuant::kNone;
     PackedInput input;
   };
   std::array<Pack, kPackVariants> packs;
@@ -69,10 +72,11 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
   int64_t tasks = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
     const ops::LinearTarget& target = targets[i];
-    const InputLayout layout = LayoutFor(amx_, *target.weight);
-    const bool quantize = published() && target.quant == ops::InputQuant::kFp8;
-    const int variant = Variant(layout, quantize);
-    packs[variant] = {true, quantize, {layout, x.rows, x.cols, GroupSize(layout, x.rows), packed_[variant]}};
+    const ops::InputQuant quant = published() ? target.quant : ops::InputQuant::kNone;
+    const InputLayout layout = LayoutFor(amx_, *target.weight, quant);
+    const int variant = Variant(layout, quant != ops::InputQuant::kNone);
+    HADAL_CHECK(!packs[variant].needed || packs[variant].quant == quant);
+    packs[variant] = {true, quant, {layout, x.rows, x.cols, GroupSize(layout, x.rows), packed_[variant]}};
     const int64_t rows_per_task = RowsPerTask(*target.weight, target.weight->n, pool_.threads());
     jobs[i] = {&target, variant, tasks, rows_per_task};
     tasks += (target.weight->n + rows_per_task - 1) / rows_per_task;
@@ -85,7 +89,7 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
     for (const Pack& pack : packs) {
       if (!pack.needed) continue;
       const size_t bytes = PackedOffset(pack.input.layout, x.rows, x.cols, first);
-      PackGroup(x, nullptr, first, count, 0, x.cols, pack.quantize, pack.input.layout, pack.input.group,
+      PackGroup(x, nullptr, first, count, 0, x.cols, pack.quant, pack.input.layout, pack.input.group,
                 static_cast<std::byte*>(const_cast<void*>(pack.input.data)) + bytes, workers_[worker]);
     }
   });
@@ -120,7 +124,7 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
   const int64_t rows_per_group = w.n / args.groups;
   const int64_t x_group = args.x_group > 0 ? args.x_group : w.k;
   const int64_t out_group = args.out_group > 0 ? args.out_group : rows_per_group;
-  const InputLayout layout = LayoutFor(amx_, w);
+  const InputLayout layout = LayoutFor(amx_, w, ops::InputQuant::kNone);
   const int64_t m = args.x.rows;
   const int64_t group = GroupSize(layout, m);
   const int64_t pack_tasks = (m + kPackRows - 1) / kPackRows;
@@ -132,8 +136,8 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
     const int64_t first = task % pack_tasks * kPackRows;
     const int64_t count = std::min(kPackRows, m - first);
     const size_t bytes = PackedOffset(layout, m, w.k, first);
-    PackGroup(args.x, nullptr, first, count, g * x_group, w.k, false, layout, group, packed + g * stride + bytes,
-              workers_[worker]);
+    PackGroup(args.x, nullptr, first, count, g * x_group, w.k, ops::InputQuant::kNone, layout, group,
+              packed + g * stride + bytes, workers_[worker]);
   });
   const int64_t rows_per_task = RowsPerTask(w, rows_per_group, pool_.threads());
   const int64_t tasks_per_group = (rows_per_group + rows_per_task - 1) / rows_per_task;

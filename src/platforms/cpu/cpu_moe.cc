@@ -132,6 +132,7 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
   const int64_t d = args.x.cols;
   const auto experts = static_cast<int64_t>(args.routed.size());
   const int64_t routed = GroupByExpert(args);
+  const ops::InputQuant quant = published() ? args.quant : ops::InputQuant::kNone;
 
   // One job per expert with rows; the shared expert is the last.
   struct Job {
@@ -155,8 +156,8 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
   const auto add = [&](const ops::ExpertWeights& weights, int64_t slot, int64_t rows) {
     HADAL_CHECK(count < kMaxJobs);
     jobs[count++] = {&weights, slot, rows, in_bytes, hidden_bytes, pack_tasks, w1_tasks, w2_tasks};
-    in_bytes += PackedBytes(LayoutFor(amx_, weights.w1), rows, d);
-    hidden_bytes += PackedBytes(LayoutFor(amx_, weights.w2), rows, f);
+    in_bytes += PackedBytes(LayoutFor(amx_, weights.w1, quant), rows, d);
+    hidden_bytes += PackedBytes(LayoutFor(amx_, weights.w2, quant), rows, f);
     pack_tasks += (rows + kPackRows - 1) / kPackRows;
     w1_tasks += (f + kTaskRows - 1) / kTaskRows;
     w2_tasks += (d + kTaskRows - 1) / kTaskRows;
@@ -175,14 +176,14 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
   };
   const auto pack = [&](const Job& job, int64_t task, const ops::Tensor& x, const int32_t* index, int64_t first_row,
                         const ops::LinearWeight& w, std::byte* base, WorkerScratch& scratch) {
-    const InputLayout layout = LayoutFor(amx_, w);
+    const bool quantised = w.dtype == DType::kF8E4M3 || w.dtype == DType::kF4E2M1;
+    const InputLayout layout = LayoutFor(amx_, w, quant);
     const int64_t k = w.k;
-    const bool quantize = published() && (w.dtype == DType::kF8E4M3 || w.dtype == DType::kF4E2M1);
     const int64_t first = task * kPackRows;
     const int64_t group = GroupSize(layout, job.rows);
     const size_t bytes = PackedOffset(layout, job.rows, k, first);
-    PackGroup(x, index, first_row + first, std::min(kPackRows, job.rows - first), 0, k, quantize, layout, group,
-              base + bytes, scratch);
+    PackGroup(x, index, first_row + first, std::min(kPackRows, job.rows - first), 0, k,
+              quantised ? quant : ops::InputQuant::kNone, layout, group, base + bytes, scratch);
   };
 
   auto* packed_in = static_cast<std::byte*>(moe_.packed_in);
@@ -197,7 +198,7 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
   pool_.ParallelFor(w1_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::w1_task);
     WorkerScratch& scratch = workers_[worker];
-    const InputLayout layout = LayoutFor(amx_, job.weights->w1);
+    const InputLayout layout = LayoutFor(amx_, job.weights->w1, quant);
     const PackedInput input = {layout, job.rows, d, GroupSize(layout, job.rows), packed_in + job.in_offset};
     const int64_t begin = (task - job.w1_task) * kTaskRows;
     const int64_t end = std::min(f, begin + kTaskRows);
@@ -231,7 +232,7 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
   pool_.ParallelFor(w2_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::w2_task);
     WorkerScratch& scratch = workers_[worker];
-    const InputLayout layout = LayoutFor(amx_, job.weights->w2);
+    const InputLayout layout = LayoutFor(amx_, job.weights->w2, quant);
     const PackedInput input = {layout, job.rows, f, GroupSize(layout, job.rows), packed_hidden + job.hidden_offset};
     const int64_t begin = (task - job.w2_task) * kTaskRows;
     const int64_t end = std::min(d, begin + kTaskRows);

@@ -19,6 +19,8 @@ namespace {
 constexpr int64_t kHcRows = 8;
 // Up to this many rows the projection is split over threads instead.
 constexpr int64_t kHcSplitRows = 4;
+// Rows that any product may have, however few a step has: those of HcPre, and the queries of ExpandedAttention.
+constexpr int64_t kLeastLinearRows = 64;
 constexpr int64_t kMaxMixes = 96;  // (2 + hc) * hc for hc <= 8, rounded up
 
 float Sigmoid(float v) { return 1.0f / (1.0f + std::exp(-v)); }
@@ -79,7 +81,7 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   const int64_t scored = std::max<int64_t>(spec.max_compressed_rows, 1);
   const int64_t row =
       std::max({spec.max_linear_k, spec.moe_intermediate, spec.dense_intermediate, spec.heads * spec.head_dim,
-                spec.index_heads * spec.index_head_dim, 2 * spec.experts, int64_t{64}});
+                spec.index_heads * spec.index_head_dim, 2 * spec.experts, spec.expanded_key, int64_t{64}});
   const int64_t groups = (t + 15) / 16;
   for (WorkerScratch& worker : workers_) {
     worker.rows = carver.Take<float>(std::max(kPackRows * row, kHcRows * streams));
@@ -99,7 +101,8 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
                             AttendAllAmxScratch(spec.vision_rows, kMaxVisionHead)});
     }
     worker.attention = carver.Take<std::byte>(static_cast<int64_t>(attention));
-    worker.linear = carver.Take<std::byte>(LinearScratchBytes(std::max<int64_t>(t, kHcRows)));
+    worker.linear = carver.Take<std::byte>(LinearScratchBytes(std::max<int64_t>(t, kLeastLinearRows)));
+    worker.expanded = carver.Take<std::byte>(static_cast<int64_t>(ExpandedWorkerBytes(spec)));
   }
   for (int i = 0; i < kPackVariants; ++i) {
     packed_[i] = carver.Take<std::byte>(PackedBytes(static_cast<InputLayout>(i / 2), t, spec.max_linear_k));
@@ -111,6 +114,7 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   hc_mixes_ = carver.Take<float>(kHcSplitRows * kMaxMixes);
   hc_squares_ = carver.Take<float>(kHcSplitRows);
 
+  if (spec.max_expanded_rows > 0) CarveExpanded(spec, carver);
   const int64_t k = spec.experts_per_token;
   const int64_t routed = t * k;
   const int64_t slots = routed + t;

@@ -1,5 +1,5 @@
-// Internals of CpuOps, shared by its translation units (cpu_ops.cc, cpu_linear.cc, cpu_attention.cc, cpu_moe.cc,
-// cpu_vision.cc).
+// Internals of CpuOps, shared by its translation units (cpu_ops.cc, cpu_linear.cc, cpu_attention.cc, cpu_expanded.cc,
+// cpu_moe.cc, cpu_vision.cc).
 #pragma once
 
 #include <memory>
@@ -48,8 +48,9 @@ struct WorkerScratch {
   const void** pointers = nullptr;  // the same, or [kIndexKeys]
   // AttendAmxScratch, AttendAllAmxScratch; the indexer's keys: fp32 [kIndexKeys, index_head_dim].
   std::byte* attention = nullptr;
-  uint16_t* unpacked = nullptr;  // rows: bf16 [max attended, head_dim]
-  std::byte* linear = nullptr;   // LinearScratchBytes
+  uint16_t* unpacked = nullptr;   // rows: bf16 [max attended, head_dim]
+  std::byte* linear = nullptr;    // LinearScratchBytes
+  std::byte* expanded = nullptr;  // ExpandedWorkerBytes: scores, a block of products, packed inputs
 };
 
 // Buffers of the mixture of experts, by slot: one slot for each (row, chosen expert), sorted by expert, then the shared
@@ -67,10 +68,19 @@ struct MoeScratch {
   void* packed_hidden = nullptr;     // packed inputs of w2
 };
 
+// Latents of one sequence, and the heads that are expanded together.
+struct ExpandedScratch {
+  void* latents = nullptr;  // [rows, Rkv + tail] act
+  void* kv = nullptr;       // [rows, heads*(nope + value)] act
+  void* keys = nullptr;     // [heads][rows, nope + tail] act
+  void* values = nullptr;   // [heads][value, padded rows] act
+};
+
 class CpuOps final : public ops::Ops {
  public:
   CpuOps(const CpuOptions& options, int threads);
 
+  bool Supports(ops::Feature /*feature*/) const override { return true; }
   std::string_view name() const override { return "cpu"; }
   ops::Numerics numerics() const override { return options_.numerics; }
   size_t WorkspaceBytes(const ops::WorkspaceSpec& spec) const override;
@@ -97,6 +107,7 @@ class CpuOps final : public ops::Ops {
   void RopeTail(const ops::RopeTailArgs& args) override;
   void IndexerKeyStore(const ops::IndexerKeyStoreArgs& args) override;
   void MtpNorm(const ops::MtpNormArgs& args) override;
+  void ExpandedAttention(const ops::ExpandedAttentionArgs& args) override;
   void PlaceEmbeddings(std::span<const void* const> rows, int64_t hc, ops::Tensor streams) override;
   void NormalisePixels(const uint8_t* pixels, ops::Tensor out) override;
   void VisionAttention(const ops::VisionAttentionArgs& args) override;
@@ -115,7 +126,7 @@ class CpuOps final : public ops::Ops {
   // Loads `count` rows (row i of `x` at index[i], or first + i) from column `column` on, quantises them if asked, and
   // packs them as one group.
   void PackGroup(const ops::Tensor& x, const int32_t* index, int64_t first, int64_t count, int64_t column, int64_t k,
-                 bool quantize, InputLayout layout, int64_t group, void* out, WorkerScratch& scratch);
+                 ops::InputQuant quant, InputLayout layout, int64_t group, void* out, WorkerScratch& scratch);
   // Writes a block of products to columns [n0, n0 + rows) of `out`, rounding once.
   void StoreBlock(const PackedInput& x, int64_t rows, const float* block, const ops::Tensor& out, int64_t row0,
                   int64_t n0);
@@ -136,6 +147,15 @@ class CpuOps final : public ops::Ops {
   // `position`. v is changed. A plain row is quantised and dequantised if `simulate`.
   void StoreKv(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v, int64_t tail, bool simulate) const;
   void StoreKey(const ops::PagedRows& pool, int32_t seq, int64_t position, float* v) const;
+
+  // ExpandedAttention (cpu_expanded.cc).
+  static size_t ExpandedWorkerBytes(const ops::WorkspaceSpec& spec);
+  void CarveExpanded(const ops::WorkspaceSpec& spec, Carver& carver);
+  void GatherLatents(const ops::PagedRows& pool, int32_t seq, int64_t rows);
+  void ExpandHeads(const ops::ExpandedAttentionArgs& args, int64_t first, int64_t heads, int64_t rows);
+  // One head, the `in_group`th that is expanded, of a block of queries from `first` on.
+  void AttendExpanded(const ops::ExpandedAttentionArgs& args, int64_t head, int64_t in_group, int64_t rows,
+                      int64_t first, WorkerScratch& scratch);
 
   // The mixing logits of hyper-connections for rows [first, first + count): streams in fp32 at `rows`, mixes [count,
   // n].
@@ -161,6 +181,7 @@ class CpuOps final : public ops::Ops {
   float* hc_mixes_ = nullptr;    // [4, 64]
   float* hc_squares_ = nullptr;  // [4]
   MoeScratch moe_;
+  ExpandedScratch expanded_;
 };
 
 }  // namespace hadal::cpu

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/ops.h"
 #include "ops/tensor.h"
 #include "platforms/cpu/row_kernels.h"
 
@@ -77,7 +78,7 @@ LinearBackend SimdLinear(Isa limit);
 const LinearBackend* AmxLinear();
 
 // Layout that `backend` wants for products with `w`; kF32Rows (the simd backend then does the work) where amx has no
-// path: fp32 weights and k that is no multiple of the tile.
-InputLayout LayoutFor(const LinearBackend& backend, const ops::LinearWeight& w);
+// path: fp32 weights, k that is no multiple of the tile, and inputs or scales that bf16 does not hold.
+InputLayout LayoutFor(const LinearBackend& backend, const ops::LinearWeight& w, ops::InputQuant quant);
 
 }  // namespace hadal::cpu

@@ -211,8 +211,9 @@ size_t PackedBytes(InputLayout layout, int64_t m, int64_t k) {
   return (bytes + 63) / 64 * 64;
 }
 
-InputLayout LayoutFor(const LinearBackend& backend, const ops::LinearWeight& w) {
+InputLayout LayoutFor(const LinearBackend& backend, const ops::LinearWeight& w, ops::InputQuant quant) {
   if (!backend.tiles || w.dtype == DType::kF32) return InputLayout::kF32Rows;
+  if (quant == ops::InputQuant::kFp8AnyScale) return InputLayout::kF32Rows;
   // Tiles take scales into the exponent.
   if (w.dtype == DType::kF8E4M3 && !w.exponent_scales) return InputLayout::kF32Rows;
   if (w.dtype == DType::kF4E2M1) return w.k % 128 == 0 ? InputLayout::kTilesFp4 : InputLayout::kF32Rows;

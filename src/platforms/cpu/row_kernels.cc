@@ -80,6 +80,9 @@ void Round(float* x, int64_t n, DType dtype) {
 void FakeE4M3(float* x, int64_t n, int64_t block) {
   for (int64_t i = 0; i < n; i += block) FakeQuantE4M3(DF(), x + i, std::min(block, n - i));
 }
+void FakeE4M3AnyScale(float* x, int64_t n, int64_t block) {
+  for (int64_t i = 0; i < n; i += block) FakeQuantE4M3AnyScale(DF(), x + i, std::min(block, n - i));
+}
 void FakeE2M1(float* x, int64_t n, int64_t block) {
   for (int64_t i = 0; i < n; i += block) FakeQuantE2M1(DF(), x + i, std::min(block, n - i));
 }
@@ -293,11 +296,13 @@ void ScaleWeightRow(const float* x, int64_t n, float factor, const T* weight, fl
   const DF d;
   const int64_t lanes = hn::Lanes(d);
   const VF f = hn::Set(d, factor);
-  for (int64_t i = 0; i < n; i += lanes) {
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
     VF v = hn::Mul(hn::LoadU(d, x + i), f);
     if (weight != nullptr) v = hn::Mul(v, LoadAct(d, weight + i));
     hn::StoreU(v, d, y + i);
   }
+  for (; i < n; ++i) y[i] = x[i] * factor * (weight != nullptr ? ScalarAct(weight + i) : 1.0f);
 }
 void ScaleWeight(const float* x, int64_t n, float factor, ops::Vector weight, float* y) {
   if (weight.dtype == DType::kF32) {
@@ -523,6 +528,12 @@ void AttendRows(const float* q, int64_t heads, int64_t dim, int64_t value_dim, c
     AttendHeads<T, 1>(q + h * dim, dim, value_dim, rows, n, scale, sink + h, round, scratch, out + h * value_dim);
   }
 }
+void Softmax(float* x, int64_t n, float scale, DType dtype) {
+  for (int64_t j = 0; j < n; ++j) x[j] *= scale;
+  SoftmaxWithSink(DF(), x, n, -HUGE_VALF);
+  Round(x, n, dtype);
+}
+
 void Attend(const float* q, int64_t heads, int64_t dim, int64_t value_dim, const void* const* rows, DType dtype,
             int64_t n, float scale, const float* sink, bool round, float* scratch, float* out) {
   if (dtype == DType::kBF16) {
@@ -693,6 +704,7 @@ RowKernels MakeRowKernels() {
           Store,
           Round,
           FakeE4M3,
+          FakeE4M3AnyScale,
           FakeE2M1,
           EncodeE4M3,
           EncodeE2M1,
@@ -711,6 +723,7 @@ RowKernels MakeRowKernels() {
           Pool,
           Swiglu,
           Attend,
+          Softmax,
           IndexScores,
           AttendAll,
           AddTo,

@@ -20,6 +20,7 @@ struct RowKernels {
   void (*round)(float* x, int64_t n, DType dtype);
   // Quantise-dequantise in blocks that share a power-of-two scale; n is a multiple of block.
   void (*fake_e4m3)(float* x, int64_t n, int64_t block);
+  void (*fake_e4m3_any_scale)(float* x, int64_t n, int64_t block);  // the scale is the largest magnitude / 448
   void (*fake_e2m1)(float* x, int64_t n, int64_t block);
   // The same quantisers to and from the codes of packed rows (ops/row_format.h): groups of 64 E4M3 and of 32 E2M1
   // values, an E8M0 byte each. n: a multiple of 16, for E2M1 of 32. Decoded values are exact, in bf16 and in fp32.
@@ -57,6 +58,8 @@ struct RowKernels {
   // round: probabilities are rounded to the grid of `dtype` first.
   void (*attend)(const float* q, int64_t heads, int64_t dim, int64_t value_dim, const void* const* rows, DType dtype,
                  int64_t n, float softmax_scale, const float* sink, bool round, float* scratch, float* out);
+  // x = softmax(scale * x), rounded to the grid of `dtype`.
+  void (*softmax)(float* x, int64_t n, float scale, DType dtype);
   // scores[j] = sum_h weight[h] * relu(q_h . key_j) for n keys. qt: fp32 [dim][padded heads]; padded to 16 with zeros.
   // published: the roundings to bf16 of spec deepseek-v4-text 3.6 step 5.
   void (*index_scores)(const float* qt, const float* weight, int64_t padded_heads, int64_t dim, const void* const* keys,

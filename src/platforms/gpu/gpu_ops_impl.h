@@ -22,6 +22,7 @@ class GpuOps final : public ops::Ops {
   GpuOps(const GpuOptions& options, std::unique_ptr<Device> device);
   ~GpuOps() override;
 
+  bool Supports(ops::Feature /*feature*/) const override { return false; }
   std::string_view name() const override;
   ops::Numerics numerics() const override { return options_.numerics; }
   ops::Memory& memory() const override { return *device_; }

@@ -258,6 +258,25 @@ TEST_P(V32Operations, Fp8LinearWithAnyScales) {
   ExpectNear(out, want, 1, 2e-3);
 }
 
+// Quantised inputs, read through rows of an identity: codes times scales, to the bit, under scales of both kinds.
+TEST_P(V32Operations, InputQuantisation) {
+  constexpr int64_t kCols = 384;
+  std::vector<float> identity(static_cast<size_t>(kCols * kCols), 0.0f);
+  for (int64_t i = 0; i < kCols; ++i) identity[i * kCols + i] = 1;
+  const Weight weight = Weight::FromGrid(DType::kF8E4M3, kCols, kCols, identity);
+  const ops::LinearWeight view = weight.view();
+  for (const auto& [name, quant] : {std::pair<std::string, ops::InputQuant>{"ue8m0", ops::InputQuant::kFp8},
+                                    {"float", ops::InputQuant::kFp8AnyScale}}) {
+    Matrix x = Of("act_quant.x", kCols), out(DType::kF32, x.rows(), kCols);
+    const std::vector<uint8_t> codes = Golden().Bytes("act_quant." + name + ".codes");
+    const std::vector<float> scales = Golden().Floats("act_quant." + name + ".scales");
+    ops_->Linear(x.view(), std::array{ops::LinearTarget{&view, out.view(), quant}});
+    for (int64_t i = 0; i < x.rows() * kCols; ++i) {
+      ASSERT_EQ(out.At(i / kCols, i % kCols), E4M3ToFloat(codes[i]) * scales[i / 128]) << name << " value " << i;
+    }
+  }
+}
+
 TEST_P(V32Operations, Router) {
   for (const std::string name : {"gate.small", "gate.full"}) {
     const std::vector<int32_t> config = Golden().Ints(name + ".config");  // experts, groups, kept groups, k

@@ -14,6 +14,7 @@ namespace hadal::test {
 namespace {
 
 namespace fs = std::filesystem;
+using checkpoint::ActivationScales;
 using runtime::Engine;
 using runtime::EngineOptions;
 using runtime::GenerateRequest;
@@ -21,8 +22,8 @@ using runtime::GenerateRequest;
 constexpr int64_t kContext = 1152;
 
 // Dense and MoE layers, an MTP block; prompts are longer than the choice of the indexer, 64 rows, so that it matters.
-// `sparse` false: a V3 model, whose attention sees all rows.
-std::string MakeModel(bool sparse) {
+// `sparse` false: a V3 model, whose attention sees all rows; V3 models are published with any scales of activations.
+std::string MakeModel(bool sparse, checkpoint::ActivationScales scales) {
   std::string name = (fs::temp_directory_path() / "hadal-v32-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
   checkpoint::ConfigOverrides small;
@@ -43,6 +44,7 @@ std::string MakeModel(bool sparse) {
     config.family = checkpoint::ModelFamily::kV3;
     config.architecture = "DeepseekV3ForCausalLM";
     config.index_topk = config.index_n_heads = config.index_head_dim = 0;
+    config.activation_scales = scales;
   }
   Value(checkpoint::WriteSyntheticCheckpoint(config, name, {}));
   return name;
@@ -54,11 +56,15 @@ struct Directory {
   const std::string name;
 };
 std::string SyntheticV32() {
-  static const Directory dir(MakeModel(true));
+  static const Directory dir(MakeModel(true, ActivationScales::kPowersOfTwo));
   return dir.name;
 }
 std::string SyntheticV3() {
-  static const Directory dir(MakeModel(false));
+  static const Directory dir(MakeModel(false, ActivationScales::kAny));
+  return dir.name;
+}
+std::string SyntheticV3PowersOfTwo() {
+  static const Directory dir(MakeModel(false, ActivationScales::kPowersOfTwo));
   return dir.name;
 }
 
@@ -133,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Models, RequestsV32, testing::ValuesIn(Models()), [](co
 
 // Up to as many rows as the indexer keeps, its choice is all of them: the bits of dense attention.
 class ShortContexts : public RequestsV32 {};
-INSTANTIATE_TEST_SUITE_P(Models, ShortContexts, testing::Values(ModelParam{"synthetic_v3", SyntheticV3}),
+INSTANTIATE_TEST_SUITE_P(Models, ShortContexts, testing::Values(ModelParam{"synthetic_v3", SyntheticV3PowersOfTwo}),
                          [](const auto& p) { return p.param.name; });
 TEST_P(ShortContexts, AreDense) {
   EngineOptions options;

@@ -314,6 +314,32 @@ TEST(ModelConfig, NestedVisionFields) {
   ExpectError(ParseModelConfig(bare.dump()), kInvalid, {"vision_config", "expected an object, found 5"});
 }
 
+// quantization_config.scale_fmt (spec deepseek-v32 3.1).
+TEST(ModelConfig, ScalesOfActivations) {
+  json j = json::parse(ModelConfigToJson(*PresetConfig("v3.2")));
+  EXPECT_EQ(MustParse(j).activation_scales, ActivationScales::kPowersOfTwo);
+  j["quantization_config"]["scale_fmt"] = "e8m0";
+  ExpectError(ParseModelConfig(j.dump()), kInvalid,
+              {"quantization_config.scale_fmt", "expected \"ue8m0\" or no such field, found \"e8m0\""});
+  j["quantization_config"]["scale_fmt"] = 8;
+  ExpectError(ParseModelConfig(j.dump()), kInvalid, {"quantization_config.scale_fmt", "found 8"});
+  // As V3, R1 and V3.1 are published.
+  j["quantization_config"].erase("scale_fmt");
+  const ModelConfig any = MustParse(j);
+  EXPECT_EQ(any.activation_scales, ActivationScales::kAny);
+  EXPECT_EQ(MustParse(json::parse(ModelConfigToJson(any))), any);
+  j["quantization_config"]["scale_fmt"] = nullptr;
+  EXPECT_EQ(MustParse(j), any);
+  // V4 knows powers of two only, said or not.
+  for (json v4 : {FlashJson(), ResavedJson()}) {
+    EXPECT_EQ(MustParse(v4).activation_scales, ActivationScales::kPowersOfTwo);
+    v4["quantization_config"].erase("scale_fmt");
+    EXPECT_EQ(MustParse(v4).activation_scales, ActivationScales::kPowersOfTwo);
+    v4["quantization_config"]["scale_fmt"] = "float";
+    ExpectError(ParseModelConfig(v4.dump()), kInvalid, {"quantization_config.scale_fmt"});
+  }
+}
+
 TEST(ModelConfig, V3Family) {
   json j = json::parse(ModelConfigToJson(*PresetConfig("v3.2")));
   EXPECT_EQ(MustParse(j).family, ModelFamily::kV32);

@@ -15,6 +15,8 @@ using test::Random;
 using test::Weight;
 using LinearTest = test::OpsTest;
 HADAL_OPS_TEST_SUITE(LinearTest);
+class AnyScaleLinearTest : public LinearTest {};
+HADAL_OPS_TEST_SUITE_WITH(AnyScaleLinearTest, ops::Feature::kAnyActivationScales);
 
 // AQ(x, 128) of one row, from the definition in spec 3.1.
 std::vector<float> QuantiseRow(const std::vector<float>& x) {
@@ -220,6 +222,64 @@ TEST_P(LinearTest, ActivationScalesFollowTheSpec) {
   }
 }
 
+// Scales that are any number (spec deepseek-v32 3.1 without scale_fmt): amax/448, computed here by hand. Of block 0
+// amax is 3: scale 3/448, so that 1 becomes code 149.33 -> 144 (steps of 16), 0.5 code 74.67 -> 72 (steps of 8), -3 the
+// code -448. Block 1 is below the floor of 1e-4: scale 1e-4/448, and 1e-5 becomes code 44.8 -> 44 (steps of 4).
+TEST_P(AnyScaleLinearTest, ActivationScalesMayBeAnyNumber) {
+  Matrix x = Matrix::Filled(act(), 1, 256, 0.0f);
+  const std::pair<int64_t, float> inputs[] = {{0, 1}, {64, 0.5f}, {127, -3}, {128, 1e-5f}};
+  const float scale = 3.0f * (1.0f / 448.0f), floor = 1e-4f * (1.0f / 448.0f);
+  const float expected[] = {144 * scale, 72 * scale, -448 * scale, 44 * floor};
+  std::vector<float> values(4 * 256, 0.0f);
+  for (int64_t i = 0; i < 4; ++i) {
+    x.Set(0, inputs[i].first, inputs[i].second);
+    values[i * 256 + inputs[i].first] = 1;
+  }
+  const Weight w = Weight::FromGrid(DType::kF8E4M3, 4, 256, values);
+  const ops::LinearWeight view = w.view();
+  Matrix out(DType::kF32, 1, 4), plain(DType::kF32, 1, 4);
+  const ops::LinearTarget targets[] = {{&view, out.view(), ops::InputQuant::kFp8AnyScale},
+                                       {&view, plain.view(), ops::InputQuant::kNone}};
+  ops_->Linear(x.view(), targets);
+  EXPECT_TRUE(ops_->Synchronize().ok());
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(out.At(0, i), published() ? expected[i] : x.At(0, inputs[i].first)) << i;
+    EXPECT_EQ(plain.At(0, i), x.At(0, inputs[i].first)) << i;
+  }
+}
+
+TEST_P(AnyScaleLinearTest, AnyScalesMatchTheReferenceOnEdgeShapes) {
+  Random random(19);
+  for (DType dtype : {DType::kF8E4M3, DType::kF4E2M1}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 128}, {100, 256}, {130, 640}, {33, 4096}}) {
+      for (int64_t tokens : {1, 2, 15, 16, 17, 70}) {
+        SCOPED_TRACE(testing::Message() << tokens << " rows, n " << n << ", k " << k << " " << DTypeName(dtype));
+        Matrix x = Matrix::RandomNormal(&random, act(), tokens, k, 2.0f, 8);
+        const Weight w = Weight::RandomOf(&random, dtype, n, k);
+        const ops::LinearWeight view = w.view();
+        Matrix out(DType::kF32, tokens, n), expected(DType::kF32, tokens, n), other(DType::kF32, tokens, n);
+        const ops::LinearTarget target{&view, out.view(), ops::InputQuant::kFp8AnyScale};
+        const ops::LinearTarget want{&view, expected.view(), ops::InputQuant::kFp8AnyScale};
+        const ops::LinearTarget powers{&view, other.view(), ops::InputQuant::kFp8};
+        ops_->Linear(x.view(), {&target, 1});
+        ops_->Linear(x.view(), {&powers, 1});
+        reference_->Linear(x.view(), {&want, 1});
+        EXPECT_TRUE(ops_->Synchronize().ok());
+        for (int64_t t = 0; t < tokens; ++t) {
+          const std::vector<float> row = x.Row(t);
+          for (int64_t o = 0; o < n; ++o) {
+            // Quantised values are the same on both sides; only sums differ.
+            const double magnitude = 1.1 * DotInDouble(row, 0, w, o).magnitude;
+            ASSERT_NEAR(out.At(t, o), expected.At(t, o), 2 * test::SumTolerance(k, magnitude))
+                << "row " << t << " output " << o;
+          }
+        }
+        EXPECT_EQ(test::EqualShare(out, other) < 0.5, published());
+      }
+    }
+  }
+}
+
 // Trap 18: nibble order, E8M0 bytes as exponents, byte 0 included.
 TEST_P(LinearTest, DecodesWeightBytesByDefinition) {
   const int64_t k = 32;
@@ -260,22 +320,58 @@ TEST_P(LinearTest, DecodesWeightBytesByDefinition) {
 // Each group sees its own columns; the input is not quantised.
 TEST_P(LinearTest, GroupedMatchesADoubleSum) {
   Random random(4);
-  for (DType dtype : {DType::kF8E4M3, DType::kBF16}) {
-    for (int64_t tokens : {1, 3, 17, 33}) {
-      const int64_t groups = 4, k = 512, n = 64;
-      Matrix x = Matrix::RandomNormal(&random, act(), tokens, groups * k);
+  struct GroupedShape {
+    int64_t groups, k, n;
+  };
+  for (DType dtype : {DType::kF8E4M3, DType::kF4E2M1, DType::kBF16}) {
+    for (const auto& [groups, k, n] : {GroupedShape{4, 512, 64}, {3, 128, 512}, {5, 256, 128}, {1, 128, 130}}) {
+      if (dtype == DType::kF8E4M3 && groups * n % 128 != 0) continue;
+      for (int64_t tokens : {1, 3, 16, 17, 33}) {
+        SCOPED_TRACE(testing::Message() << groups << " groups, n " << n << ", k " << k << " " << DTypeName(dtype));
+        Matrix x = Matrix::RandomNormal(&random, act(), tokens, groups * k);
+        const Weight w = Weight::RandomOf(&random, dtype, groups * n, k);
+        const ops::LinearWeight view = w.view();
+        Matrix out(act(), tokens, groups * n);
+        ops_->GroupedLinear({x.view(), &view, groups, out.view()});
+        EXPECT_TRUE(ops_->Synchronize().ok());
+        for (int64_t t = 0; t < tokens; ++t) {
+          const std::vector<float> row = x.Row(t);
+          for (int64_t o = 0; o < groups * n; ++o) {
+            const Sum sum = DotInDouble(row, o / n * k, w, o);
+            ASSERT_NEAR(out.At(t, o), sum.value, LinearTolerance(act(), k, sum)) << "row " << t << " output " << o;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Groups that lie apart, in input and output, as the absorbed queries of V3.2 do; what lies between is not written.
+TEST_P(LinearTest, GroupedWithRoomBetweenTheGroups) {
+  Random random(20);
+  for (DType dtype : {DType::kF8E4M3, DType::kF4E2M1, DType::kBF16}) {
+    for (int64_t tokens : {1, 2, 16, 17, 40}) {
+      const int64_t groups = 3, k = 128, n = 256, x_group = 192, out_group = 320;
+      Matrix x = Matrix::RandomNormal(&random, act(), tokens, groups * x_group, 1.0f, 6);
       const Weight w = Weight::RandomOf(&random, dtype, groups * n, k);
       const ops::LinearWeight view = w.view();
-      Matrix out(act(), tokens, groups * n);
-      ops_->GroupedLinear({x.view(), &view, groups, out.view()});
+      Matrix out(act(), tokens, groups * out_group, 2);
+      for (int64_t t = 0; t < tokens; ++t) out.SetRow(t, std::vector<float>(static_cast<size_t>(out.cols()), 7.0f));
+      ops_->GroupedLinear({x.view(), &view, groups, out.view(), x_group, out_group});
       EXPECT_TRUE(ops_->Synchronize().ok());
       for (int64_t t = 0; t < tokens; ++t) {
         const std::vector<float> row = x.Row(t);
-        for (int64_t o = 0; o < groups * n; ++o) {
-          const Sum sum = DotInDouble(row, o / n * k, w, o);
-          ASSERT_NEAR(out.At(t, o), sum.value, LinearTolerance(act(), k, sum)) << "row " << t << " output " << o;
+        for (int64_t c = 0; c < out.cols(); ++c) {
+          const int64_t g = c / out_group;
+          if (c % out_group >= n) {
+            ASSERT_EQ(out.At(t, c), 7.0f);
+            continue;
+          }
+          const Sum sum = DotInDouble(row, g * x_group, w, g * n + c % out_group);
+          ASSERT_NEAR(out.At(t, c), sum.value, LinearTolerance(act(), k, sum)) << "row " << t << " output " << c;
         }
       }
+      EXPECT_TRUE(out.PaddingIntact());
     }
   }
 }

@@ -38,6 +38,8 @@ class MoeTest : public test::OpsTest {
   }
 };
 HADAL_OPS_TEST_SUITE(MoeTest);
+class AnyScaleMoeTest : public MoeTest {};
+HADAL_OPS_TEST_SUITE_WITH(AnyScaleMoeTest, ops::Feature::kAnyActivationScales);
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
@@ -242,13 +244,15 @@ struct Experts {
                      .shared = with_shared ? &shared_view : nullptr,
                      .swiglu_limit = limit,
                      .out = out.view(),
-                     .weigh_outputs = weigh_outputs});
+                     .weigh_outputs = weigh_outputs,
+                     .quant = quant});
     EXPECT_TRUE(ops->Synchronize().ok());
     return out;
   }
 
   std::vector<Expert> routed, shared;
   bool with_shared = true;
+  ops::InputQuant quant = ops::InputQuant::kFp8;
 };
 
 // Random distinct experts per row.
@@ -277,15 +281,18 @@ TEST_P(MoeTest, ExpertsMatchTheReference) {
   cases.push_back({3, 8, 3, 4096, 128, DType::kF4E2M1, DType::kF8E4M3});
   for (const Case& c : cases) {
     SCOPED_TRACE(testing::Message() << c.tokens << " rows, " << c.experts << " experts, d " << c.d);
-    const Experts experts(&random, c.routed, c.shared, c.experts, c.d, c.width);
+    Experts experts(&random, c.routed, c.shared, c.experts, c.d, c.width);
     // Published weights give pre-activations of size 1 or so; large inputs reach the clamps too.
     const Matrix x = Matrix::RandomNormal(&random, act(), c.tokens, c.d, 3.0f);
     std::vector<int32_t> chosen;
     std::vector<float> weights;
     RandomChoice(&random, c.tokens, c.experts, c.k, &chosen, &weights);
-    const Matrix actual = experts.Run(ops_.get(), x, chosen, weights, c.k, 10.0f);
-    const Matrix expected = experts.Run(reference_.get(), x, chosen, weights, c.k, 10.0f);
-    ExpectClose(actual, expected, OutputLimit(c.d));
+    for (const ops::InputQuant quant : ActivationQuants()) {
+      experts.quant = quant;
+      const Matrix actual = experts.Run(ops_.get(), x, chosen, weights, c.k, 10.0f);
+      const Matrix expected = experts.Run(reference_.get(), x, chosen, weights, c.k, 10.0f);
+      ExpectClose(actual, expected, OutputLimit(c.d));
+    }
   }
 }
 
@@ -317,6 +324,32 @@ TEST_P(MoeTest, WeighsOutputs) {
     const Matrix expected = experts.Run(reference_.get(), x, chosen, weights, 2, 0.0f, true);
     ExpectClose(actual, expected, OutputLimit(128));
   }
+}
+
+// Under scales of amax/448: 1 in a block whose largest is 3 is code 149.33 -> 144 of 3/448. The hidden values, 14 and
+// 3, are another block of another scale: 3 is code 96 of 14/448 = 2^-5, exact.
+TEST_P(AnyScaleMoeTest, ScalesMayBeAnyNumber) {
+  const int64_t d = 128;
+  Matrix x = Matrix::Filled(act(), 1, d, 0.0f);
+  for (const auto& [place, value] : {std::pair<int64_t, float>{0, 1}, {1, 3}, {2, 2}}) x.Set(0, place, value);
+  std::vector<float> w1(d * d, 0.0f), w3(d * d, 0.0f), identity(d * d, 0.0f);
+  for (int64_t row : {0, 1}) w1[row * d + 1] = 8;  // g = 24, and silu(24) = 24 * (1 - 4e-11)
+  w3[0 * d + 0] = 1;                               // u = 1, or 144 * 3/448 rounded to bf16
+  w3[1 * d + 1] = 2;                               // u = 6
+  for (int64_t i = 0; i < d; ++i) identity[i * d + i] = 1;
+  Random random(79);
+  Experts experts(&random, DType::kF8E4M3, DType::kF8E4M3, 1, d, d);
+  experts.routed[0] = {Weight::FromGrid(DType::kF8E4M3, d, d, w1), Weight::FromGrid(DType::kF8E4M3, d, d, w3),
+                       Weight::FromGrid(DType::kF8E4M3, d, d, identity)};
+  experts.with_shared = false;
+  experts.quant = ops::InputQuant::kFp8AnyScale;
+  const Matrix out = experts.Run(ops_.get(), x, {0}, {1.0f}, 1, 0.0f);
+  // Hidden values: 24 u and 144, the largest. 24 u = 23.125 (bf16) is code 71.9 -> 72 of 144/448.
+  const float u = Act(144 * (3.0f * (1.0f / 448.0f)));
+  const float hidden = Act(24 * u), scale = 144 * (1.0f / 448.0f);
+  EXPECT_EQ(RoundE4M3(hidden / scale), 72);
+  EXPECT_EQ(out.At(0, 0), published() ? Act(72 * scale) : 24);
+  EXPECT_EQ(out.At(0, 1), published() ? Act(448 * scale) : 144);
 }
 
 // Trap 21 by hand: one expert whose w1 and w3 make pre-activations of +-20, routing weight 0.37 before w2.

@@ -342,5 +342,123 @@ TEST_P(NormRopeTest, KvGoesToItsOwnRowOfARing) {
   }
 }
 
+// The fused norm, rotation and store over edge shapes: 1 to 17 rows that lie apart, rotary parts from one pair to the
+// whole row, a norm over a part of the row (V3.2) or all of it, with and without the FP8 simulation.
+TEST_P(NormRopeTest, StoreOnEdgeShapes) {
+  struct Shape {
+    int64_t cols, norm, half;
+  };
+  Random random(18);
+  for (const Shape& s : {Shape{576, 512, 32},
+                         {192, 128, 32},
+                         {128, 64, 32},
+                         {64, 64, 32},
+                         {64, 32, 16},
+                         {80, 64, 8},
+                         {96, 96, 16},
+                         {32, 32, 16}}) {
+    for (int64_t tokens = 1; tokens <= 17; ++tokens) {
+      SCOPED_TRACE(testing::Message() << tokens << " rows of " << s.cols << ", norm of " << s.norm << ", " << s.half
+                                      << " pairs");
+      const Batch batch = Batch::Run(tokens, 100);
+      const Angles angles(batch.positions, test::RopeFreqs(10000.0, 2 * s.half));
+      Matrix kv = Matrix::RandomNormal(&random, act(), tokens, s.cols, 2.0f, tokens % 4);
+      const Matrix input = kv;
+      const Matrix norm = Matrix::RandomNormal(&random, tokens % 2 == 0 ? DType::kF32 : DType::kBF16, 1, s.norm);
+      Pool pool(&random, act(), s.cols, 1, 160, 16);
+      pool.Fill(9.0f);
+      ops_->KvNormRopeStore({kv.view(), norm.vector(), kEps, angles.view(), batch.view(), pool.view(), false});
+      EXPECT_TRUE(ops_->Synchronize().ok());
+      EXPECT_TRUE(kv.PaddingIntact());
+      for (int64_t t = 0; t < tokens; ++t) {
+        const std::vector<float> row = input.Row(t);
+        const double inverse_rms = InverseRms(row, 0, s.norm);
+        std::vector<double> expected(row.begin(), row.end());
+        for (int64_t i = 0; i < s.norm; ++i) expected[i] = norm.At(0, i) * (row[i] * inverse_rms);
+        const int64_t plain = s.cols - 2 * s.half;
+        const std::vector<double> tail(expected.begin() + plain, expected.end());
+        const std::vector<double> rotated = RotatedTail(tail, angles, t, false);
+        std::copy(rotated.begin(), rotated.end(), expected.begin() + plain);
+        const std::vector<float> stored = pool.Row(0, batch.positions[t]);
+        for (int64_t i = 0; i < s.cols; ++i) {
+          // A normalised value is rounded before it is rotated; then the result is.
+          const int64_t pair = (i - plain) / 2 * 2;
+          const double before = i < plain ? 0 : std::fabs(tail[pair]) + std::fabs(tail[pair + 1]);
+          const double tolerance = ActStep(before) + ActStep(expected[i]) +
+                                   (RelativeRmsError(s.norm) + 0x1p-22) * (before + std::fabs(expected[i]));
+          ASSERT_NEAR(stored[i], expected[i], tolerance) << "row " << t << " value " << i;
+        }
+      }
+      EXPECT_EQ(pool.Row(0, 99), std::vector<float>(static_cast<size_t>(s.cols), 9.0f));
+      EXPECT_EQ(pool.Row(0, 100 + tokens), std::vector<float>(static_cast<size_t>(s.cols), 9.0f));
+    }
+  }
+}
+
+// Queries over edge shapes: 1 to 17 rows that lie apart, odd numbers of heads, the whole head rotated; in place, and as
+// the rotary part beside absorbed queries.
+TEST_P(NormRopeTest, QueriesOnEdgeShapes) {
+  Random random(25);
+  for (const auto& [dim, half] : {std::pair<int64_t, int64_t>{64, 32}, {64, 8}, {192, 32}, {32, 16}, {128, 64}}) {
+    for (const int64_t heads : {1, 3, 5, 7}) {
+      for (int64_t tokens = 1; tokens <= 17; ++tokens) {
+        SCOPED_TRACE(testing::Message() << tokens << " rows, " << heads << " heads of " << dim << ", " << half
+                                        << " pairs");
+        const Batch batch = Batch::Run(tokens, 3000);
+        const Angles angles(batch.positions, test::RopeFreqs(10000.0, 2 * half));
+        Matrix q = Matrix::RandomNormal(&random, act(), tokens, heads * dim, 2.0f, tokens % 5);
+        Matrix input = q;
+        const int64_t out_dim = 2 * half + 7;
+        Matrix beside = Matrix::Filled(act(), tokens, heads * out_dim, 9.0f);
+        ops_->RopeTail({input.view(), heads, dim, angles.view(), beside.view(), out_dim});
+        ops_->QNormRope({q.view(), heads, dim, false, kEps, angles.view()});
+        EXPECT_TRUE(ops_->Synchronize().ok());
+        EXPECT_TRUE(q.PaddingIntact());
+        for (int64_t t = 0; t < tokens; ++t) {
+          const std::vector<float> row = input.Row(t);
+          for (int64_t h = 0; h < heads; ++h) {
+            const int64_t tail = (h + 1) * dim - 2 * half;
+            for (int64_t i = h * dim; i < tail; ++i) ASSERT_EQ(q.At(t, i), row[i]);
+            for (int64_t i = 0; i < out_dim - 2 * half; ++i) ASSERT_EQ(beside.At(t, h * out_dim + i), 9.0f);
+            const std::vector<double> before(row.begin() + tail, row.begin() + tail + 2 * half);
+            const std::vector<double> expected = RotatedTail(before, angles, t, false);
+            for (int64_t i = 0; i < 2 * half; ++i) {
+              const double size = std::fabs(before[i / 2 * 2]) + std::fabs(before[i / 2 * 2 + 1]);
+              ASSERT_NEAR(q.At(t, tail + i), expected[i], ActStep(expected[i]) + 0x1p-22 * size)
+                  << "row " << t << " head " << h << " value " << i;
+              ASSERT_EQ(beside.At(t, (h + 1) * out_dim - 2 * half + i), q.At(t, tail + i));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Sums of squares whose length is no multiple of a vector, in rows that lie apart.
+TEST_P(NormRopeTest, NormsOnEdgeShapes) {
+  Random random(26);
+  for (const int64_t n : {1, 3, 15, 16, 17, 31, 33, 100, 130}) {
+    for (int64_t tokens = 1; tokens <= 17; ++tokens) {
+      SCOPED_TRACE(testing::Message() << tokens << " rows of " << n);
+      Matrix x = Matrix::RandomNormal(&random, act(), tokens, n, 3.0f, tokens % 3);
+      const Matrix weight = Matrix::RandomNormal(&random, tokens % 2 == 0 ? DType::kF32 : DType::kBF16, 1, n);
+      Matrix out(act(), tokens, n, 2);
+      ops_->RmsNorm(x.view(), weight.vector(), kEps, out.view());
+      EXPECT_TRUE(ops_->Synchronize().ok());
+      EXPECT_TRUE(out.PaddingIntact());
+      for (int64_t t = 0; t < tokens; ++t) {
+        const std::vector<float> row = x.Row(t);
+        const double inverse_rms = InverseRms(row, 0, n);
+        for (int64_t i = 0; i < n; ++i) {
+          const double expected = weight.At(0, i) * (row[i] * inverse_rms);
+          ASSERT_NEAR(out.At(t, i), expected, std::fabs(expected) * RelativeRmsError(n) + ActStep(expected))
+              << "row " << t << " value " << i;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hadal

@@ -98,6 +98,8 @@ class RowIndependenceTest : public test::OpsTest {
   }
 };
 HADAL_OPS_TEST_SUITE(RowIndependenceTest);
+class AnyScaleRowIndependenceTest : public RowIndependenceTest {};
+HADAL_OPS_TEST_SUITE_WITH(AnyScaleRowIndependenceTest, ops::Feature::kAnyActivationScales);
 
 TEST_P(RowIndependenceTest, Linear) {
   for (const auto& [k, n] : {std::pair<int64_t, int64_t>{256, 130}, {4096, 24}}) {
@@ -124,6 +126,23 @@ TEST_P(RowIndependenceTest, Linear) {
   }
 }
 
+TEST_P(AnyScaleRowIndependenceTest, LinearUnderAnyScales) {
+  Random random(96);
+  const Matrix x = Matrix::RandomNormal(&random, act(), AllRows().size(), 640);
+  for (const Weight& weight : {Weight::RandomFp8(&random, 130, 640), Weight::RandomFp4(&random, 130, 640)}) {
+    Check([&]() -> RunRows {
+      return [&](const std::vector<int64_t>& rows) {
+        Matrix in = x.Take(rows), out(DType::kF32, in.rows(), 130);
+        const ops::LinearWeight view = weight.view();
+        const ops::LinearTarget target{&view, out.view(), ops::InputQuant::kFp8AnyScale};
+        ops_->Linear(in.view(), {&target, 1});
+        EXPECT_TRUE(ops_->Synchronize().ok());
+        return RowsOf(out);
+      };
+    });
+  }
+}
+
 TEST_P(RowIndependenceTest, LinearWithBias) {
   for (const int64_t k : {588, 1024}) {
     Random random(95);
@@ -146,16 +165,18 @@ TEST_P(RowIndependenceTest, LinearWithBias) {
 TEST_P(RowIndependenceTest, GroupedLinear) {
   Random random(83);
   const Matrix x = Matrix::RandomNormal(&random, act(), AllRows().size(), 4 * 512);
-  const Weight weight = Weight::RandomFp8(&random, 4 * 72, 512);
-  Check([&]() -> RunRows {
-    return [&](const std::vector<int64_t>& rows) {
-      Matrix in = x.Take(rows), out(act(), in.rows(), 4 * 72);
-      const ops::LinearWeight view = weight.view();
-      ops_->GroupedLinear({in.view(), &view, 4, out.view()});
-      EXPECT_TRUE(ops_->Synchronize().ok());
-      return RowsOf(out);
-    };
-  });
+  const Weight weights[] = {Weight::RandomFp8(&random, 4 * 72, 512), Weight::RandomFp4(&random, 4 * 72, 512)};
+  for (const Weight& weight : weights) {
+    Check([&]() -> RunRows {
+      return [&](const std::vector<int64_t>& rows) {
+        Matrix in = x.Take(rows), out(act(), in.rows(), 4 * 72);
+        const ops::LinearWeight view = weight.view();
+        ops_->GroupedLinear({in.view(), &view, 4, out.view()});
+        EXPECT_TRUE(ops_->Synchronize().ok());
+        return RowsOf(out);
+      };
+    });
+  }
 }
 
 TEST_P(RowIndependenceTest, EmbedAndMtpCombine) {
@@ -379,27 +400,30 @@ TEST_P(RowIndependenceTest, Experts) {
     experts.push_back({weights[i].view(), weights[i + 1].view(), weights[i + 2].view()});
   const ops::ExpertWeights shared = experts.back();
   experts.pop_back();
-  Check([&]() -> RunRows {
-    return [&](const std::vector<int64_t>& rows) {
-      const Batch batch = AllRows().Take(rows);
-      Matrix in = x.Take(rows), gate = logits.Take(rows), out(act(), in.rows(), d);
-      std::vector<int32_t> chosen(rows.size() * k);
-      std::vector<float> routing(rows.size() * k);
-      ops_->MoeRoute({.logits = gate.view(),
-                      .bias = bias.data(),
-                      .experts_per_token = k,
-                      .scale = 1.5f,
-                      .batch = batch.view(),
-                      .experts = chosen.data(),
-                      .weights = routing.data()});
-      ops_->MoeExperts({in.view(), chosen.data(), routing.data(), k, experts, &shared, 10.0f, out.view()});
-      EXPECT_TRUE(ops_->Synchronize().ok());
-      std::vector<Row> result = RowsOf(out);
-      AppendColumns(chosen, k, &result);
-      AppendColumns(routing, k, &result);
-      return result;
-    };
-  });
+  for (const ops::InputQuant quant : ActivationQuants()) {
+    Check([&]() -> RunRows {
+      return [&](const std::vector<int64_t>& rows) {
+        const Batch batch = AllRows().Take(rows);
+        Matrix in = x.Take(rows), gate = logits.Take(rows), out(act(), in.rows(), d);
+        std::vector<int32_t> chosen(rows.size() * k);
+        std::vector<float> routing(rows.size() * k);
+        ops_->MoeRoute({.logits = gate.view(),
+                        .bias = bias.data(),
+                        .experts_per_token = k,
+                        .scale = 1.5f,
+                        .batch = batch.view(),
+                        .experts = chosen.data(),
+                        .weights = routing.data()});
+        ops_->MoeExperts(
+            {in.view(), chosen.data(), routing.data(), k, experts, &shared, 10.0f, out.view(), false, quant});
+        EXPECT_TRUE(ops_->Synchronize().ok());
+        std::vector<Row> result = RowsOf(out);
+        AppendColumns(chosen, k, &result);
+        AppendColumns(routing, k, &result);
+        return result;
+      };
+    });
+  }
 }
 
 }  // namespace

@@ -6,6 +6,6 @@
 
 namespace hadal::models::deepseek_v32::amd {
 
-inline constexpr Traits kTraits = {.kernel_block = 16, .needs_fp8_rows = false};
+inline constexpr Traits kTraits = {.kernel_block = 16, .fp8_rows_by_default = false};
 
 }  // namespace hadal::models::deepseek_v32::amd

@@ -45,7 +45,7 @@ int64_t Slabs(const KvLayout& layout, const ModelLimits& limits) {
 }  // namespace
 
 ModelLimits Cache::Resolve(ModelLimits limits, DType act, const Traits& traits) {
-  if (act == DType::kBF16 && limits.kv_cache_dtype == KvCacheDtype::kAuto && traits.needs_fp8_rows) {
+  if (act == DType::kBF16 && limits.kv_cache_dtype == KvCacheDtype::kAuto && traits.fp8_rows_by_default) {
     limits.kv_cache_dtype = KvCacheDtype::kFp8DsMla;
   }
   return limits;
@@ -58,9 +58,6 @@ absl::Status Cache::Check(const checkpoint::ModelConfig& config, const ModelLimi
   }
   if (limits.block_size < 1 || limits.block_size % traits.kernel_block != 0) {
     return InvalidArgument("block_size: expected a multiple of {}, found {}", traits.kernel_block, limits.block_size);
-  }
-  if (traits.needs_fp8_rows && limits.kv_cache_dtype == KvCacheDtype::kBf16) {
-    return InvalidArgument("kv_cache_dtype: this platform only supports fp8 kv-cache, found bfloat16");
   }
   if (limits.kv_cache_dtype == KvCacheDtype::kFp8DsMla &&
       (config.kv_lora_rank != kPackedLatent || config.qk_rope_head_dim != kPackedRope)) {

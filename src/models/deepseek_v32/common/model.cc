@@ -60,6 +60,14 @@ size_t CarveStepBuffers(const ModelConfig& c, const ModelLimits& limits, DType a
   return carver.used();
 }
 
+// Latents that are expanded at most: all that a row with an indexer sees while it sees every row. Without one, a prompt
+// of a usual length; the expanded heads of more would take more memory than a chunk is worth.
+int64_t MostExpanded(const ModelConfig& c, const ModelLimits& limits) {
+  constexpr int64_t kMost = 8192;
+  if (limits.expand_rows == 0) return 0;
+  return std::min(limits.max_context, c.index_topk > 0 ? c.index_topk : kMost);
+}
+
 ops::WorkspaceSpec WorkspaceFor(const ModelConfig& c, const ModelLimits& limits) {
   const int64_t heads = c.num_attention_heads;
   ops::WorkspaceSpec spec;
@@ -81,6 +89,9 @@ ops::WorkspaceSpec WorkspaceFor(const ModelConfig& c, const ModelLimits& limits)
   spec.max_compressed_rows = c.index_topk > 0 ? limits.max_context : 0;
   spec.index_heads = c.index_n_heads;
   spec.index_head_dim = c.index_head_dim;
+  spec.max_expanded_rows = MostExpanded(c, limits);
+  spec.expanded_key = c.qk_nope_head_dim + c.qk_rope_head_dim;
+  spec.expanded_value = c.v_head_dim;
   return spec;
 }
 
@@ -127,6 +138,34 @@ absl::Status CheckConfig(const ModelConfig& c, const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
+ops::BatchRows RowsOf(const ops::BatchRows& batch, int64_t first, int64_t count) {
+  return {count, batch.ids + first, batch.positions + first, batch.seqs + first};
+}
+ops::Tensor RowsOf(ops::Tensor t, int64_t first, int64_t count) {
+  t.data = static_cast<std::byte*>(t.data) + DTypeBytes(t.dtype, first * t.stride);
+  t.rows = count;
+  return t;
+}
+
+// Without the blocks that nobody drafts with (spec 2, rule c).
+ModelConfig Loaded(ModelConfig config, const ModelLimits& limits) {
+  if (limits.max_draft_tokens == 0) config.num_mtp_layers = 0;
+  return config;
+}
+
+absl::Status CheckPlatform(const ModelConfig& c, const ModelLimits& limits, const ops::Ops& ops) {
+  if (limits.expand_rows > 0 && !ops.Supports(ops::Feature::kExpandedAttention)) {
+    return Unimplemented("mla_prefill: the expanded form is not implemented for {}; expected absorbed", ops.name());
+  }
+  if (c.activation_scales != checkpoint::ActivationScales::kPowersOfTwo &&
+      !ops.Supports(ops::Feature::kAnyActivationScales)) {
+    return Unimplemented(
+        "activation scales that are no powers of two (no scale_fmt in quantization_config) are not implemented for {}",
+        ops.name());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 float SoftmaxScale(const ModelConfig& config) {
@@ -143,19 +182,22 @@ Model::Model(const ModelConfig& config, std::unique_ptr<ops::Ops> ops, const Mod
       limits_(limits),
       ops_(std::move(ops)),
       freqs_(YarnFrequencies(config.rope_theta, config.qk_rope_head_dim, config.rope_scaling)),
-      softmax_scale_(SoftmaxScale(config)) {}
+      softmax_scale_(SoftmaxScale(config)),
+      input_quant_(config.activation_scales == checkpoint::ActivationScales::kPowersOfTwo ? InputQuant::kFp8
+                                                                                          : InputQuant::kFp8AnyScale) {}
 
 ModelMemory Model::Plan(const ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
                         const Traits& traits) {
+  const ModelConfig loaded = Loaded(config, wanted);
   const ModelLimits limits = Cache::Resolve(wanted, ops.act(), traits);
   StepBuffers unused;
   ModelMemory memory;
-  memory.cache = Cache::Bytes(config, limits, ops.act());
   const bool device = !ops.memory().is_host();
-  memory.scratch = CarveStepBuffers(config, limits, ops.act(), device, nullptr, unused) +
-                   ops.WorkspaceBytes(WorkspaceFor(config, limits)) + SplitKvBBytes(config) +
+  memory.cache = Cache::Bytes(loaded, limits, ops.act());
+  memory.scratch = CarveStepBuffers(loaded, limits, ops.act(), device, nullptr, unused) +
+                   ops.WorkspaceBytes(WorkspaceFor(loaded, limits)) + SplitKvBBytes(loaded) +
                    (device ? StepStaging::Bytes(limits, 0) : 0);
-  memory.layout = Cache::Layout(config, limits, ops.act());
+  memory.layout = Cache::Layout(loaded, limits, ops.act());
   return memory;
 }
 
@@ -165,16 +207,18 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const checkpoint::WeightSou
   const ModelLimits limits = Cache::Resolve(wanted, ops->act(), traits);
   HADAL_RETURN_IF_ERROR(CheckConfig(weights.config(), limits));
   HADAL_RETURN_IF_ERROR(Cache::Check(weights.config(), limits, ops->act(), traits));
-  std::unique_ptr<Model> model(new Model(weights.config(), std::move(ops), limits));
+  HADAL_RETURN_IF_ERROR(CheckPlatform(weights.config(), limits, *ops));
+  std::unique_ptr<Model> model(new Model(Loaded(weights.config(), limits), std::move(ops), limits));
   const ModelConfig& c = model->config_;
   ops::Ops& on = *model->ops_;
   ops::Memory& memory = on.memory();
   const DType act = on.act();
   const bool device = !memory.is_host();
   model->store_ = std::make_unique<WeightStore>(memory);
-  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights, *model->store_));
+  HADAL_ASSIGN_OR_RETURN(model->weights_, BindWeights(weights, c, *model->store_));
   for (const LayerWeights& layer : model->weights_->layers) HADAL_RETURN_IF_ERROR(on.PrepareExperts(layer.experts));
   for (const MtpWeights& mtp : model->weights_->mtp) HADAL_RETURN_IF_ERROR(on.PrepareExperts(mtp.layer.experts));
+  model->segments_.reserve(static_cast<size_t>(limits.max_batch_tokens));
   HADAL_ASSIGN_OR_RETURN(model->cache_, Cache::Create(c, limits, act, memory));
   HADAL_RETURN_IF_ERROR(on.Reserve(WorkspaceFor(c, limits)));
   const size_t bytes = CarveStepBuffers(c, limits, act, device, nullptr, model->buffers_);
@@ -196,6 +240,7 @@ void Model::PrepareStep(const StepInput& step) {
                          &step_.index_k, &step_.index_weights, &step_.gate_logits}) {
     t->rows = tokens;
   }
+  CutSegments(step);
   ops_->ComputeRopeAngles(rows_.batch, freqs_, step_.cos, step_.sin);
 }
 
@@ -214,6 +259,9 @@ absl::Status Model::Forward(const StepInput& step) {
 
 // The hidden states of the last step stand in buffers_.hidden.
 absl::Status Model::Draft(int block, const StepInput& step) {
+  if (limits_.max_draft_tokens == 0) {
+    return FailedPrecondition("draft block {}: none was loaded, since max_draft_tokens is 0", block);
+  }
   if (block < 0 || block >= static_cast<int>(weights_->mtp.size())) {
     return Unimplemented("draft block {}; the checkpoint has {}", block, weights_->mtp.size());
   }
@@ -261,41 +309,104 @@ void Model::Attention(int64_t index, const LayerWeights& layer, StepObserver* ob
   const AttentionWeights& attn = layer.attn;
   const LayerCache& cache = cache_->layer(index);
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  const int64_t heads = config_.num_attention_heads;
-  const int64_t query_dim = config_.qk_nope_head_dim + config_.qk_rope_head_dim;
-  const int64_t row_dim = config_.kv_lora_rank + config_.qk_rope_head_dim;
   const ops::RopeAngles rope = {step_.cos, step_.sin, config_.qk_rope_head_dim / 2};
   const std::array<LinearTarget, 4> inputs = {
-      LinearTarget{&attn.q_a, step_.q_latent, InputQuant::kFp8}, LinearTarget{&attn.kv_a, step_.kv, InputQuant::kFp8},
-      LinearTarget{&attn.indexer.wk, step_.index_k, InputQuant::kFp8},
+      LinearTarget{&attn.q_a, step_.q_latent, input_quant_}, LinearTarget{&attn.kv_a, step_.kv, input_quant_},
+      LinearTarget{&attn.indexer.wk, step_.index_k, input_quant_},
       LinearTarget{&attn.indexer.weights_proj, step_.index_weights, InputQuant::kNone}};
   ops_->Linear(step_.x, {inputs.data(), layer.has_indexer ? size_t{4} : size_t{2}});
   ops_->RmsNorm(step_.q_latent, attn.q_norm, eps, step_.q_latent);
-  const std::array<LinearTarget, 2> queries = {LinearTarget{&attn.q_b, step_.q, InputQuant::kFp8},
-                                               LinearTarget{&attn.indexer.wq_b, step_.index_q, InputQuant::kFp8}};
+  const std::array<LinearTarget, 2> queries = {LinearTarget{&attn.q_b, step_.q, input_quant_},
+                                               LinearTarget{&attn.indexer.wq_b, step_.index_q, input_quant_}};
   ops_->Linear(step_.q_latent, {queries.data(), layer.has_indexer ? size_t{2} : size_t{1}});
   ops_->KvNormRopeStore({step_.kv, attn.kv_norm, eps, rope, rows_.batch, cache.latent, false});
   if (layer.has_indexer) ChooseRows(index, layer, cache, observer);
 
-  // Queries in the space of the latents: the absorbed part, then the rotary one.
-  ops_->GroupedLinear({step_.q, &attn.key_up, heads, step_.absorbed, query_dim, row_dim});
-  ops_->RopeTail({step_.q, heads, query_dim, rope, step_.absorbed, row_dim});
+  for (const auto& [first, count, expanded] : segments_) {
+    if (expanded) {
+      AttendExpanded(attn, cache, first, count);
+    } else {
+      AttendAbsorbed(attn, cache, first, count);
+    }
+  }
+  ops_->Linear(step_.heads_out, std::array{LinearTarget{&attn.o, step_.y, input_quant_}});
+}
+
+void Model::CutSegments(const StepInput& step) {
+  const auto tokens = static_cast<int64_t>(step.ids.size());
+  segments_.clear();
+  const int64_t most = MostExpanded(config_, limits_);
+  const auto add = [&](int64_t first, int64_t count, bool expanded) {
+    if (count == 0) return;
+    if (!expanded && !segments_.empty() && !segments_.back().expanded) {
+      segments_.back().count += count;
+    } else {
+      segments_.push_back({first, count, expanded});
+    }
+  };
+  if (most == 0) return add(0, tokens, false);
+  for (int64_t first = 0, end = 0; first < tokens; first = end) {
+    // Neighbouring rows of a sequence; those in front that see no more than can be expanded.
+    const int32_t position = step.positions[first];
+    for (end = first + 1;
+         end < tokens && step.seqs[end] == step.seqs[first] && step.positions[end] == position + (end - first);) {
+      ++end;
+    }
+    const int64_t short_rows = std::clamp<int64_t>(most - position, 0, end - first);
+    const bool expanded = short_rows >= limits_.expand_rows;
+    add(first, short_rows, expanded);
+    add(first + short_rows, end - first - short_rows, false);
+  }
+}
+
+// Queries in the space of the latents: the absorbed part, then the rotary one.
+void Model::AttendAbsorbed(const AttentionWeights& attn, const LayerCache& cache, int64_t first, int64_t count) {
+  const int64_t heads = config_.num_attention_heads, half = config_.qk_rope_head_dim / 2;
+  const int64_t query_dim = config_.qk_nope_head_dim + config_.qk_rope_head_dim;
+  const int64_t row_dim = config_.kv_lora_rank + config_.qk_rope_head_dim;
+  const ops::RopeAngles rope = {step_.cos + first * half, step_.sin + first * half, half};
+  const ops::Tensor q = RowsOf(step_.q, first, count), absorbed = RowsOf(step_.absorbed, first, count);
+  const ops::Tensor latent_out = RowsOf(step_.latent_out, first, count);
+  ops_->GroupedLinear({q, &attn.key_up, heads, absorbed, query_dim, row_dim});
+  ops_->RopeTail({q, heads, query_dim, rope, absorbed, row_dim});
   ops::SparseAttentionArgs args;
-  args.q = step_.absorbed;
+  args.q = absorbed;
   args.heads = heads;
   args.head_dim = row_dim;
   args.value_dim = config_.kv_lora_rank;
   args.softmax_scale = softmax_scale_;
   args.round_probabilities = true;
-  args.batch = rows_.batch;
+  args.batch = RowsOf(rows_.batch, first, count);
   args.compressed = cache.latent;
   args.ratio = 1;
-  args.topk = config_.index_topk > 0 ? step_.topk : nullptr;
+  args.topk = config_.index_topk > 0 ? step_.topk + first * config_.index_topk : nullptr;
   args.topk_stride = config_.index_topk;
-  args.out = step_.latent_out;
+  args.out = latent_out;
   ops_->SparseAttention(args);
-  ops_->GroupedLinear({step_.latent_out, &attn.value_up, heads, step_.heads_out});
-  ops_->Linear(step_.heads_out, std::array{LinearTarget{&attn.o, step_.y, InputQuant::kFp8}});
+  ops_->GroupedLinear({latent_out, &attn.value_up, heads, RowsOf(step_.heads_out, first, count)});
+}
+
+void Model::AttendExpanded(const AttentionWeights& attn, const LayerCache& cache, int64_t first, int64_t count) {
+  const int64_t heads = config_.num_attention_heads, half = config_.qk_rope_head_dim / 2;
+  const ops::Tensor q = RowsOf(step_.q, first, count);
+  ops_->QNormRope({q,
+                   heads,
+                   config_.qk_nope_head_dim + config_.qk_rope_head_dim,
+                   false,
+                   0,
+                   {step_.cos + first * half, step_.sin + first * half, half}});
+  ops::ExpandedAttentionArgs args;
+  args.q = q;
+  args.heads = heads;
+  args.value_dim = config_.v_head_dim;
+  args.kv_b = &attn.kv_b;
+  args.quant = attn.kv_b.dtype == DType::kBF16 ? InputQuant::kNone : input_quant_;
+  args.softmax_scale = softmax_scale_;
+  args.batch = RowsOf(rows_.batch, first, count);
+  args.latent = cache.latent;
+  args.out = RowsOf(step_.heads_out, first, count);
+  args.round_probabilities = true;
+  ops_->ExpandedAttention(args);
 }
 
 // Keys are stored whether or not there is anything to choose from yet (spec 3.6, top-k contract 1).
@@ -333,6 +444,7 @@ void Model::FeedForward(int64_t index, const LayerWeights& layer, StepObserver* 
   ops::MoeExpertsArgs experts;
   experts.x = step_.x;
   experts.weigh_outputs = true;
+  experts.quant = input_quant_;
   experts.out = step_.y;
   if (!layer.is_moe) {
     experts.shared = &layer.dense;

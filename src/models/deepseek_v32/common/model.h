@@ -2,7 +2,8 @@
 // 3 and 5).
 //
 // Attention runs in its absorbed form over latent rows, in prefill as in decode: a row then has the same bits whether
-// it was computed in a prompt or as an answer (spec 3.5; docs/numerics.md).
+// it was computed in a prompt or as an answer (spec 3.5; docs/numerics.md). With ModelLimits::expand_rows the rows of
+// longer chunks attend in the MHA form instead.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +55,8 @@ class Model final : public models::Model {
   static absl::StatusOr<std::unique_ptr<Model>> Create(const checkpoint::WeightSource& weights,
                                                        std::unique_ptr<ops::Ops> ops, const ModelLimits& wanted,
                                                        const Traits& traits = kPlainTraits);
-  // What Create would reserve beside the weights; the split kv_b counts as scratch.
+  // What Create would reserve beside the weights; the split kv_b counts as scratch. Without max_draft_tokens neither
+  // has room for MTP blocks, and a model has none (spec 2, rule c).
   static ModelMemory Plan(const checkpoint::ModelConfig& config, const ops::Ops& ops, const ModelLimits& wanted,
                           const Traits& traits = kPlainTraits);
 
@@ -75,6 +77,11 @@ class Model final : public models::Model {
   // The layer's sub-blocks: from `residual` (and y, unless it is the first) to residual and y.
   void RunLayer(int64_t index, const LayerWeights& layer, bool first, StepObserver* observer);
   void Attention(int64_t index, const LayerWeights& layer, StepObserver* observer);
+  // The two forms, for rows [first, first + count) of the step: from q to heads_out.
+  void AttendAbsorbed(const AttentionWeights& attn, const LayerCache& cache, int64_t first, int64_t count);
+  void AttendExpanded(const AttentionWeights& attn, const LayerCache& cache, int64_t first, int64_t count);
+  // Which rows of the step attend in which form.
+  void CutSegments(const StepInput& step);
   void ChooseRows(int64_t index, const LayerWeights& layer, const LayerCache& cache, StepObserver* observer);
   void FeedForward(int64_t index, const LayerWeights& layer, StepObserver* observer);
   // hidden = RMSNorm(y + residual).
@@ -82,7 +89,7 @@ class Model final : public models::Model {
   absl::Status Logits(const StepInput& step, const ops::LinearWeight& head);
   void ObserveStreams(int64_t layer, bool with_output, StepObserver* observer);
 
-  checkpoint::ModelConfig config_;
+  checkpoint::ModelConfig config_;  // num_mtp_layers: of those that are loaded
   ModelLimits limits_;
   std::unique_ptr<ops::Ops> ops_;
   std::unique_ptr<WeightStore> store_;
@@ -90,11 +97,17 @@ class Model final : public models::Model {
   std::unique_ptr<Cache> cache_;
   std::vector<float> freqs_;
   float softmax_scale_;
+  ops::InputQuant input_quant_;
   ops::Buffer memory_;
   StepStaging staging_;
   StepBuffers buffers_;  // sized for max_batch_tokens
   StepBuffers step_;     // the same, cut to the rows of this step
   StagedRows rows_;      // of this step
+  struct Segment {
+    int64_t first, count;
+    bool expanded;
+  };
+  std::vector<Segment> segments_;  // of the step's rows, in order
   // Only when a step is observed.
   ops::Buffer observed_scores_;
 };

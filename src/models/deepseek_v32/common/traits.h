@@ -8,8 +8,8 @@ namespace hadal::models::deepseek_v32 {
 struct Traits {
   // Positions of the blocks that its attention and indexer kernels read: a block of the cache holds whole ones.
   int64_t kernel_block = 16;
-  // fp8_ds_mla rows are what the attention kernel reads; rows of bf16 are refused, and auto means fp8.
-  bool needs_fp8_rows = false;
+  // kv_cache_dtype auto means fp8_ds_mla rows; else rows of bf16, which are always to be had.
+  bool fp8_rows_by_default = false;
 };
 
 inline constexpr Traits kPlainTraits = {};

@@ -24,7 +24,10 @@ struct IndexerWeights {
 struct AttentionWeights {
   ops::LinearWeight q_a, q_b, kv_a, o;
   ops::Vector q_norm, kv_norm;
-  // kv_b in two pieces, for attention over latents: queries to latents, latents to values.
+  ops::LinearWeight kv_b;  // [H*(nope + v), Rkv], of each head keys first, in the host's memory: what
+                           // expanded prompts use
+  // kv_b in two pieces, for attention over latents: queries to latents, latents to values. In the precision of the
+  // file, but that transposed FP4 is kBF16, which holds it exactly: its scales run along the other side.
   ops::LinearWeight key_up;    // [H*Rkv, nope]: each head's rows of kv_b, transposed
   ops::LinearWeight value_up;  // [H*v, Rkv]
   IndexerWeights indexer;      // empty in layers that have none
@@ -57,12 +60,15 @@ struct ModelWeights {
   MemoryRegion split_kv_b;  // what key_up and value_up point to, or were copied to the device from
 };
 
-// Bytes of ModelWeights::split_kv_b.
+// Bytes of ModelWeights::split_kv_b, as config.kv_b_dtype has them.
 size_t SplitKvBBytes(const checkpoint::ModelConfig& config);
 
 // Fails, naming the tensor, when one is missing ("MTP speculative decoding layer I weights missing from checkpoint" for
 // a whole MTP layer) or holds a scale that is not finite and above zero. Unimplemented for shapes of kv_b that cannot
-// be split at scale blocks. Weights lie where `store` puts them, which outlives them.
-absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source, WeightStore& store);
+// be split at scale blocks.
+// `config` is that of the source, with num_mtp_layers as many as are to be bound. Weights lie where `store` puts them,
+// which outlives them.
+absl::StatusOr<std::unique_ptr<ModelWeights>> BindWeights(const checkpoint::WeightSource& source,
+                                                          const checkpoint::ModelConfig& config, WeightStore& store);
 
 }  // namespace hadal::models::deepseek_v32

@@ -6,6 +6,6 @@
 
 namespace hadal::models::deepseek_v32::nvidia {
 
-inline constexpr Traits kTraits = {.kernel_block = 64, .needs_fp8_rows = true};
+inline constexpr Traits kTraits = {.kernel_block = 64, .fp8_rows_by_default = true};
 
 }  // namespace hadal::models::deepseek_v32::nvidia
