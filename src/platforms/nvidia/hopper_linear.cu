@@ -1,0 +1,1126 @@
+// One kernel for all: a cluster of two blocks multiplies 256 rows of W (128 a block) by `width` rows of X. W is the
+// operand of 64 rows that a warpgroup multiplies (FP8 from shared memory, FP4 decoded into registers), rows of X are
+// the columns of the result: their number goes by 32, so that an expert's odd share of tokens wastes little, and the
+// decoded codes are used for all of them at once. Both blocks need the same rows of X: each loads half of them for
+// both.
+//
+// A block is a warpgroup that loads (one thread of it works) and two that multiply. Blocks stay for many tiles; stages
+// of 128 of k run through a ring in shared memory.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "platforms/gpu/formats.h"
+#include "platforms/nvidia/hopper_instructions.h"
+#include "platforms/nvidia/hopper_linear.h"
+
+namespace hadal::gpu::cuda {
+namespace {
+
+constexpr int kBlockK = 128;
+constexpr int kBlockN = 128;  // rows of W of a block, as of a block of its scale grid
+constexpr int kPairN = 2 * kBlockN;
+constexpr int kThreads = 384;
+constexpr int kMaxWidth = 192;     // two sets of 96 accumulators are what a thread has room for
+constexpr int kExpertWidth = 128;  // widest tile of an expert
+constexpr int kSharedLimit = 232448;
+
+HADAL_HOST_DEVICE constexpr int64_t RoundUp(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
+
+struct Target {
+  void* out = nullptr;
+  int64_t stride = 0;
+  const void* scale = nullptr;  // of one weight; experts have theirs in the table
+  const HopperExpert* experts = nullptr;
+  int n = 0;
+  int scale_cols = 0;  // of a row of the scale grid
+  int pair_end = 0;    // pairs of blocks of the targets up to this one
+  bool scale_f32 = false;
+  bool out_f32 = false;
+};
+
+struct Params {
+  CUtensorMap x;
+  CUtensorMap w[kHopperTargets];
+  Target targets[kHopperTargets];
+  const float* scales = nullptr;  // of x
+  int64_t scale_stride = 0;
+  const HopperPlan::Tile* tiles = nullptr;  // grouped
+  const int32_t* tile_count = nullptr;
+  int rows = 0;
+  int blocks_k = 0;
+  int pairs = 0;
+};
+
+// Where the scale of row `row` lies among those of its block of k: a thread of a product has columns 2*t, 2*t + 1, 8 +
+// 2*t, 9 + 2*t of 16, and finds their scales side by side.
+HADAL_HOST_DEVICE int64_t HopperScaleSlot(int64_t row) {
+  const int64_t in = row % 16;
+  return row - in + in % 8 / 2 * 4 + in / 8 * 2 + in % 2;
+}
+
+template <int kWidth, bool kFp4>
+struct Layout {
+  static constexpr int kW = kFp4 ? kBlockN * kBlockK / 2 : kBlockN * kBlockK;
+  static constexpr int kX = kWidth * kBlockK;
+  static constexpr int kScales = kWidth * 4;
+  static constexpr int kOut = 2 * kWidth * 128;  // 64 bf16 of a row, for each warpgroup
+  static constexpr int kTable = 128;
+  static constexpr int kSlack = 1024 + kTable + 256;  // alignment, table, barriers
+  static constexpr int kFit = (kSharedLimit - kSlack - kOut) / (kW + kX + kScales);
+  static constexpr int kStages = kFit > 8 ? 8 : kFit;
+  // From a multiple of 1024 on.
+  static constexpr int kAtW = 0;
+  static constexpr int kAtX = kAtW + kStages * kW;
+  static constexpr int kAtOut = kAtX + kStages * kX;
+  static constexpr int kAtScales = kAtOut + kOut;
+  static constexpr int kAtTable = kAtScales + kStages * kScales;
+  static constexpr int kAtBarriers = kAtTable + kTable;
+  static constexpr int kBytes = kAtBarriers + 256 + 1024;
+  static_assert(kStages >= 3 && kBytes <= kSharedLimit);
+};
+
+#if HADAL_SM90A
+
+using namespace hopper;
+
+struct Work {
+  int target, n, row, rows, width, expert;
+};
+
+// Tile `index` for the block of this rank; false behind the last.
+template <bool kGrouped, int kWidth>
+__device__ __forceinline__ bool Locate(const Params& p, int index, int rank, int tile_count, Work* work) {
+  int pair = 0;
+  if constexpr (kGrouped) {
+    if (index >= tile_count * p.pairs) return false;
+    const HopperPlan::Tile tile = p.tiles[index / p.pairs];
+    pair = index % p.pairs;
+    work->expert = tile.expert;
+    work->row = tile.row;
+    work->rows = tile.rows;
+    work->width = tile.width;
+  } else {
+    // In groups of 8 tiles of rows, so that the tiles under way at a time share rows of both operands in L2.
+    const int row_tiles = (p.rows + kWidth - 1) / kWidth;
+    if (index >= row_tiles * p.pairs) return false;
+    const int group = index / (8 * p.pairs);
+    const int tiles = min(8, row_tiles - 8 * group);
+    const int in = index - group * 8 * p.pairs;
+    pair = in / tiles;
+    work->expert = 0;
+    work->row = (8 * group + in % tiles) * kWidth;
+    work->rows = min(kWidth, p.rows - work->row);
+    work->width = kWidth;
+  }
+  int target = 0;
+  while (pair >= p.targets[target].pair_end) ++target;
+  if (target > 0) pair -= p.targets[target - 1].pair_end;
+  work->target = target;
+  work->n = pair * kPairN + rank * kBlockN;
+  return true;
+}
+
+__device__ __forceinline__ float ScaleAt(const void* scale, bool is_f32, int64_t i) {
+  return is_f32 ? __ldg(static_cast<const float*>(scale) + i)
+                : E8M0ToFloat(__ldg(static_cast<const uint8_t*>(scale) + i));
+}
+
+__device__ __forceinline__ float4 LoadShared4(uint32_t at) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ uint4 LoadShared4u(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
+
+// Eight FP4 codes as e4m3, signs from the codes, magnitudes from the eight of a table.
+__device__ __forceinline__ void DecodeFp4(uint32_t codes, uint2 table, uint32_t* low, uint32_t* high) {
+  const uint32_t pick = codes & 0x77777777u;
+  const uint32_t shifted = codes << 4;  // signs of the even codes to where those of the odd ones are
+  *low = __byte_perm(table.x, table.y, pick) | (__byte_perm(shifted, codes, 0x5140) & 0x80808080u);
+  *high = __byte_perm(table.x, table.y, pick >> 16) | (__byte_perm(shifted, codes, 0x7362) & 0x80808080u);
+}
+
+// What a warpgroup knows of the ring and its place in it.
+struct Ring {
+  uint32_t base;  // shared address
+  uint32_t full, empty;
+  int stage = 0;
+  uint32_t phase = 0;
+
+  template <int kStages>
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// The FP4 rows of a thread: scales of its two rows, and codes to registers.
+//
+// Of a row's 128 codes, thread t of four takes 32 consecutive ones, which have one scale: 16 bytes, and one look-up of
+// the eight values that codes have under it. Product s of a block is of codes 8*s ... 8*s+7 of each thread; X lies in
+// the same order (HopperOrder::kFp4).
+struct Fp4Rows {
+  const uint32_t* scale[2];  // E8M0, four a block of k
+  int base[2];
+  uint32_t words[2], next[2];  // of this thread's share of four blocks of k
+
+  __device__ __forceinline__ void Start(const uint8_t* scales, const uint8_t* bases, int row0, int n, int blocks_k,
+                                        int t) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = min(row0 + 8 * i, n - 1);
+      scale[i] = reinterpret_cast<const uint32_t*>(scales + static_cast<int64_t>(row) * blocks_k * 4);
+      base[i] = __ldg(bases + row);
+      next[i] = t < blocks_k ? __ldg(scale[i] + t) : 0;
+    }
+  }
+
+  // Registers of block kb, whose codes lie at `w`.
+  __device__ __forceinline__ void Decode(uint32_t w, uint32_t table, int kb, int blocks_k, int lane,
+                                         uint32_t (&a)[4][4]) {
+    const int t = lane % 4;
+    if (kb % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        words[i] = next[i];
+        next[i] = kb + 4 + t < blocks_k ? __ldg(scale[i] + kb + 4 + t) : 0;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t four = __shfl_sync(0xFFFFFFFFu, words[i], (lane & 28) | (kb & 3));
+      const int s = static_cast<int>((four >> (8 * t)) & 0xFFu);
+      const int entry = max(s - base[i] + 15, 0);
+      uint2 values;
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(values.x), "=r"(values.y) : "r"(table + 8 * entry));
+      const uint4 codes = LoadShared4u(w + (lane / 4 + 8 * i) * 64 + t * 16);
+      DecodeFp4(codes.x, values, &a[0][i], &a[0][2 + i]);
+      DecodeFp4(codes.y, values, &a[1][i], &a[1][2 + i]);
+      DecodeFp4(codes.z, values, &a[2][i], &a[2][2 + i]);
+      DecodeFp4(codes.w, values, &a[3][i], &a[3][2 + i]);
+    }
+  }
+};
+
+// sums += part * (scales of the columns * s)
+template <int kWidth>
+__device__ __forceinline__ void Promote(float (&sums)[kWidth / 2], const float (&part)[kWidth / 2], uint32_t scales,
+                                        float s, int t) {
+#pragma unroll
+  for (int u = 0; u < kWidth / 16; ++u) {
+    float4 f = LoadShared4(scales + (u * 16 + t * 4) * 4);
+    f.x *= s;
+    f.y *= s;
+    f.z *= s;
+    f.w *= s;
+    sums[8 * u + 0] = fmaf(part[8 * u + 0], f.x, sums[8 * u + 0]);
+    sums[8 * u + 1] = fmaf(part[8 * u + 1], f.y, sums[8 * u + 1]);
+    sums[8 * u + 2] = fmaf(part[8 * u + 2], f.x, sums[8 * u + 2]);
+    sums[8 * u + 3] = fmaf(part[8 * u + 3], f.y, sums[8 * u + 3]);
+    sums[8 * u + 4] = fmaf(part[8 * u + 4], f.z, sums[8 * u + 4]);
+    sums[8 * u + 5] = fmaf(part[8 * u + 5], f.w, sums[8 * u + 5]);
+    sums[8 * u + 6] = fmaf(part[8 * u + 6], f.z, sums[8 * u + 6]);
+    sums[8 * u + 7] = fmaf(part[8 * u + 7], f.w, sums[8 * u + 7]);
+  }
+}
+
+// sums: 64 rows of W (from `n` on) by kWidth rows of X.
+template <int kWidth>
+__device__ __forceinline__ void Store(const float (&sums)[kWidth / 2], const Target& target, const Work& work, int n,
+                                      uint32_t staging, int group, int thread) {
+  const int lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
+  if (target.out_f32) {
+    auto* out = static_cast<float*>(target.out);
+#pragma unroll
+    for (int i = 0; i < kWidth / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int column = n + warp * 16 + g + e / 2 * 8;
+        const int row = 8 * i + 2 * t + e % 2;
+        if (row < work.rows && column < target.n) out[(work.row + row) * target.stride + column] = sums[4 * i + e];
+      }
+    }
+    return;
+  }
+  NamedBarrier(1 + group, 128);  // what the last tile left here has been read
+#pragma unroll
+  for (int u = 0; u < kWidth / 16; ++u) {
+    const int row = u * 16 + lane / 16 * 8 + lane % 8;
+    const int chunk = warp * 2 + lane / 8 % 2;
+    StoreMatricesTransposed(staging + row * 128 + ((chunk ^ (row & 7)) << 4), PackBf16(sums[8 * u], sums[8 * u + 1]),
+                            PackBf16(sums[8 * u + 2], sums[8 * u + 3]), PackBf16(sums[8 * u + 4], sums[8 * u + 5]),
+                            PackBf16(sums[8 * u + 6], sums[8 * u + 7]));
+  }
+  NamedBarrier(1 + group, 128);
+  auto* out = static_cast<Bf16*>(target.out);
+#pragma unroll 4
+  for (int i = 0; i < kWidth / 16; ++i) {
+    const int row = i * 16 + thread / 8, chunk = thread % 8;
+    const uint4 v = LoadShared4u(staging + row * 128 + ((chunk ^ (row & 7)) << 4));
+    const int column = n + chunk * 8;
+    if (row < work.rows && column < target.n) {
+      *reinterpret_cast<uint4*>(out + (work.row + row) * target.stride + column) = v;
+    }
+  }
+}
+
+// A stage's shared memory may be written again: to the loaders of both blocks, which write into both.
+__device__ __forceinline__ void Release(uint32_t bar, int lane) {
+  __syncwarp();
+  if (lane < 2) BarrierArriveAt(bar, lane);
+}
+
+template <typename L, int kWidth>
+__device__ __forceinline__ void MultiplyFp8(const Params& p, const Work& work, Ring* ring, int group, int thread) {
+  const Target& target = p.targets[work.target];
+  const int lane = thread % 32;
+  float sums[kWidth / 2], part[kWidth / 2];
+#pragma unroll
+  for (float& v : sums) v = 0;
+  const void* scale = target.experts == nullptr ? target.scale : target.experts[work.expert].scale;
+  const int64_t grid_row = static_cast<int64_t>(min(work.n, target.n - 1) / kBlockN) * target.scale_cols;
+  float s = ScaleAt(scale, target.scale_f32, grid_row);
+  for (int kb = 0; kb < p.blocks_k; ++kb) {
+    // Asked for a block ahead: the answer takes about as long as a block.
+    const float s_next = ScaleAt(scale, target.scale_f32, grid_row + min(kb + 1, p.blocks_k - 1));
+    BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+    const uint64_t a = Operand(ring->base + L::kAtW + ring->stage * L::kW + group * 64 * kBlockK);
+    const uint64_t b = Operand(ring->base + L::kAtX + ring->stage * L::kX);
+    Pin(part);
+    WgmmaFence();
+    Wgmma<kWidth, false>::Shared(part, a, b);
+    Wgmma<kWidth, true>::Shared(part, a + 2, b + 2);
+    Wgmma<kWidth, true>::Shared(part, a + 4, b + 4);
+    Wgmma<kWidth, true>::Shared(part, a + 6, b + 6);
+    WgmmaCommit();
+    Pin(part);
+    WgmmaWait();
+    Pin(part);
+    Promote<kWidth>(sums, part, ring->base + L::kAtScales + ring->stage * L::kScales, s, lane % 4);
+    Release(ring->empty + 8 * ring->stage, lane);
+    ring->Next<L::kStages>();
+    s = s_next;
+  }
+  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
+}
+
+template <typename L, int kWidth>
+__device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, Ring* ring, int group, int thread) {
+  const Target& target = p.targets[work.target];
+  const int lane = thread % 32, warp = thread / 32;
+  float sums[kWidth / 2], part[kWidth / 2];
+#pragma unroll
+  for (float& v : sums) v = 0;
+  const HopperExpert& expert = target.experts[work.expert];
+  Fp4Rows rows;
+  rows.Start(static_cast<const uint8_t*>(expert.scale), expert.base, work.n + group * 64 + warp * 16 + lane / 4,
+             target.n, p.blocks_k, lane % 4);
+  const uint32_t table = ring->base + L::kAtTable;
+  const uint32_t codes = ring->base + L::kAtW + (group * 64 + warp * 16) * 64;
+  uint32_t a[4][4];
+  BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+  rows.Decode(codes + ring->stage * L::kW, table, 0, p.blocks_k, lane, a);
+  for (int kb = 0; kb < p.blocks_k; ++kb) {
+    const uint64_t b = Operand(ring->base + L::kAtX + ring->stage * L::kX);
+    Pin(part);
+    WgmmaFence();
+    Wgmma<kWidth, false>::Registers(part, a[0], b);
+    Wgmma<kWidth, true>::Registers(part, a[1], b + 2);
+    Wgmma<kWidth, true>::Registers(part, a[2], b + 4);
+    Wgmma<kWidth, true>::Registers(part, a[3], b + 6);
+    WgmmaCommit();
+    Pin(part);
+    const int stage = ring->stage;
+    ring->Next<L::kStages>();
+    const bool more = kb + 1 < p.blocks_k;
+    if constexpr (kWidth <= 128) {
+      // The next block is decoded while this one is multiplied; wider tiles have no registers for it.
+      uint32_t ahead[4][4];
+      if (more) {
+        BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+        rows.Decode(codes + ring->stage * L::kW, table, kb + 1, p.blocks_k, lane, ahead);
+      }
+      WgmmaWait();
+      Pin(part);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = ahead[i / 4][i % 4];
+    } else {
+      WgmmaWait();
+      Pin(part);
+    }
+    Promote<kWidth>(sums, part, ring->base + L::kAtScales + stage * L::kScales, 1.0f, lane % 4);
+    Release(ring->empty + 8 * stage, lane);
+    if constexpr (kWidth > 128) {
+      if (more) {
+        BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+        rows.Decode(codes + ring->stage * L::kW, table, kb + 1, p.blocks_k, lane, a);
+      }
+    }
+  }
+  // The table's values are 2^6 times what a row's largest scale asks for.
+  const float f0 = E8M0ToFloat(static_cast<uint8_t>(rows.base[0])) * 0.015625f;
+  const float f1 = E8M0ToFloat(static_cast<uint8_t>(rows.base[1])) * 0.015625f;
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i) sums[i] *= i % 4 < 2 ? f0 : f1;
+  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
+}
+
+template <typename L, bool kFp4, int kWidth>
+__device__ __forceinline__ void Multiply(const Params& p, const Work& work, Ring* ring, int group, int thread) {
+  if constexpr (kFp4) {
+    MultiplyFp4<L, kWidth>(p, work, ring, group, thread);
+  } else {
+    MultiplyFp8<L, kWidth>(p, work, ring, group, thread);
+  }
+}
+
+#endif  // HADAL_SM90A
+
+// kWidth: rows of X of a tile, or of the widest.
+template <bool kGrouped, bool kFp4, int kWidth>
+__global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constant__ Params p) {
+#if HADAL_SM90A
+  using L = Layout<kWidth, kFp4>;
+  extern __shared__ uint8_t shared[];
+  const uint32_t base = (SharedAddress(shared) + 1023) / 1024 * 1024;
+  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages;
+  const int rank = static_cast<int>(ClusterRank());
+  const int first = static_cast<int>(blockIdx.x) / 2, step = static_cast<int>(gridDim.x) / 2;
+  const int tile_count = kGrouped ? *p.tile_count : 0;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < L::kStages; ++i) {
+      BarrierInit(full + 8 * i, 1);
+      BarrierInit(empty + 8 * i, 16);  // eight warps of two blocks
+    }
+    BarrierInitFence();
+    PrefetchMap(&p.x);
+  }
+  if constexpr (kFp4) {
+    // Entry e: the eight magnitudes times 2^(e-9): under a scale 2^(15-e) below the row's largest. Entry 0: zeros.
+    if (threadIdx.x < 128) {
+      const int entry = static_cast<int>(threadIdx.x) / 8, code = static_cast<int>(threadIdx.x) % 8;
+      const float v = entry == 0 ? 0 : E2M1ToFloat(code) * BitsFloat(static_cast<unsigned>(127 + entry - 9) << 23);
+      asm volatile("st.shared.u8 [%0], %1;" ::"r"(base + L::kAtTable + threadIdx.x),
+                   "r"(static_cast<uint32_t>(FloatToE4M3(v)))
+                   : "memory");
+    }
+  }
+  ClusterSync();
+  Ring ring = {base, full, empty};
+  Work work;
+  if (threadIdx.x < 128) {
+    FewerRegisters<40>();
+    if (threadIdx.x == 0) {
+      for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
+        const Target& target = p.targets[work.target];
+        const auto* map =
+            kGrouped ? reinterpret_cast<const CUtensorMap*>(target.experts[work.expert].map) : &p.w[work.target];
+        const int half = work.width / 2;
+        const uint32_t bytes = L::kW + work.width * (kBlockK + 4);
+        const float* scales = p.scales + work.row;
+        for (int kb = 0; kb < p.blocks_k; ++kb) {
+          const uint32_t bar = full + 8 * ring.stage;
+          BarrierWait(empty + 8 * ring.stage, ring.phase ^ 1);
+          BarrierExpect(bar, bytes);
+          CopyBox(base + L::kAtW + ring.stage * L::kW, map, kb * (kFp4 ? kBlockK / 2 : kBlockK), work.n, bar);
+          const uint32_t to = base + L::kAtX + ring.stage * L::kX + rank * half * kBlockK;
+          if constexpr (kGrouped) {
+            for (int r = 0; r < half; r += 16) {
+              CopyBoxToPair(to + r * kBlockK, &p.x, kb * kBlockK, work.row + rank * half + r, bar);
+            }
+          } else {
+            CopyBoxToPair(to, &p.x, kb * kBlockK, work.row + rank * half, bar);
+          }
+          CopyBytes(base + L::kAtScales + ring.stage * L::kScales, scales, work.width * 4, bar);
+          scales += p.scale_stride;
+          ring.Next<L::kStages>();
+        }
+      }
+    }
+    __syncwarp();
+  } else {
+    MoreRegisters<232>();
+    const int group = static_cast<int>(threadIdx.x) / 128 - 1, thread = static_cast<int>(threadIdx.x) % 128;
+    for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
+      if constexpr (kGrouped) {
+        switch (work.width) {
+          case 32:
+            Multiply<L, kFp4, 32>(p, work, &ring, group, thread);
+            break;
+          case 64:
+            Multiply<L, kFp4, 64>(p, work, &ring, group, thread);
+            break;
+          case 96:
+            Multiply<L, kFp4, 96>(p, work, &ring, group, thread);
+            break;
+          default:
+            Multiply<L, kFp4, 128>(p, work, &ring, group, thread);
+            break;
+        }
+      } else {
+        Multiply<L, kFp4, kWidth>(p, work, &ring, group, thread);
+      }
+    }
+  }
+  ClusterSync();  // neither block may go while the other writes to it
+#endif
+}
+
+// --- Inputs ---
+
+// Eight consecutive values per thread, 16 threads a block of 128 of k. kScatter: to the rows of a token's choices.
+struct QuantizeParams {
+  const Bf16* x = nullptr;
+  int64_t stride = 0;
+  int64_t k = 0;
+  int64_t rows = 0;
+  uint8_t* codes = nullptr;
+  int64_t code_stride = 0;
+  float* scales = nullptr;
+  int64_t scale_stride = 0;
+  const int32_t* to = nullptr;  // [rows, choices]; null: row r to row r
+  int choices = 1;
+  bool fp4_order = false;
+};
+
+#if HADAL_SM90A
+// v: this thread's 8 of a block; gives codes and the block's scale.
+__device__ __forceinline__ float QuantizeBlock(const float (&v)[8], uint32_t* low, uint32_t* high) {
+  float most = 0;
+#pragma unroll
+  for (float e : v) most = fmaxf(most, fabsf(e));
+#pragma unroll
+  for (int mask = 8; mask > 0; mask /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, mask));
+  const float scale = E4M3BlockScale(most);
+  const float inverse = BitsFloat((254u << 23) - FloatBits(scale));  // of a power of two: exact
+  *low = hopper::PackE4M3(v[0] * inverse, v[1] * inverse) | hopper::PackE4M3(v[2] * inverse, v[3] * inverse) << 16;
+  *high = hopper::PackE4M3(v[4] * inverse, v[5] * inverse) | hopper::PackE4M3(v[6] * inverse, v[7] * inverse) << 16;
+  return scale;
+}
+
+// part: which 8 of the block.
+__device__ __forceinline__ void WriteCodes(uint8_t* block, int part, bool fp4_order, uint32_t low, uint32_t high) {
+  if (fp4_order) {
+    auto* words = reinterpret_cast<uint32_t*>(block) + part % 4 * 8 + part / 4;
+    words[0] = low;
+    words[4] = high;
+  } else {
+    reinterpret_cast<uint2*>(block)[part] = {low, high};
+  }
+}
+
+__device__ __forceinline__ void Unpack8(uint4 bits, float (&v)[8]) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    v[2 * i] = BitsFloat(words[i] << 16);
+    v[2 * i + 1] = BitsFloat(words[i] & 0xFFFF0000u);
+  }
+}
+#endif
+
+__global__ void __launch_bounds__(256) QuantizeKernel(const QuantizeParams p) {
+#if HADAL_SM90A
+  const int64_t blocks_k = p.code_stride / kBlockK;
+  const int64_t unit = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 16;
+  const int part = static_cast<int>(threadIdx.x) % 16;
+  const int64_t row = unit / blocks_k, kb = unit % blocks_k;
+  float v[8] = {};
+  if (row < p.rows) {
+    const int64_t k = kb * kBlockK + part * 8;
+    const Bf16* from = p.x + row * p.stride + k;
+    if (k + 8 <= p.k && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+      Unpack8(*reinterpret_cast<const uint4*>(from), v);
+    } else {
+      for (int i = 0; i < 8; ++i) v[i] = k + i < p.k ? ToFloat(from[i]) : 0.0f;
+    }
+  }
+  uint32_t low = 0, high = 0;
+  const float scale = QuantizeBlock(v, &low, &high);
+  if (row >= p.rows) return;
+  for (int i = 0; i < p.choices; ++i) {
+    const int64_t to = p.to == nullptr ? row : p.to[row * p.choices + i];
+    if (to < 0) continue;
+    WriteCodes(p.codes + to * p.code_stride + kb * kBlockK, part, p.fp4_order, low, high);
+    if (part == 0) p.scales[kb * p.scale_stride + HopperScaleSlot(to)] = scale;
+  }
+#endif
+}
+
+struct SwiGluParams {
+  const Bf16 *gate = nullptr, *up = nullptr;
+  int64_t gate_stride = 0, up_stride = 0;
+  int64_t k = 0;  // a multiple of 8
+  float limit = 0;
+  const float* weight = nullptr;     // [rows]; null: none
+  const int32_t* row_end = nullptr;  // first row that is no expert's
+  uint8_t* codes = nullptr;
+  int64_t code_stride = 0;
+  float* scales = nullptr;
+  int64_t scale_stride = 0;
+  bool fp4_order = false;
+};
+
+__global__ void __launch_bounds__(256) SwiGluKernel(const SwiGluParams p) {
+#if HADAL_SM90A
+  const int64_t blocks_k = p.code_stride / kBlockK;
+  const int64_t unit = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 16;
+  const int part = static_cast<int>(threadIdx.x) % 16;
+  const int64_t row = unit / blocks_k, kb = unit % blocks_k;
+  const bool on = row < *p.row_end;
+  if (__all_sync(0xFFFFFFFFu, !on)) return;
+  float v[8] = {};
+  const int64_t k = kb * kBlockK + part * 8;
+  if (on && k < p.k) {
+    float g[8], u[8];
+    Unpack8(*reinterpret_cast<const uint4*>(p.gate + row * p.gate_stride + k), g);
+    Unpack8(*reinterpret_cast<const uint4*>(p.up + row * p.up_stride + k), u);
+    const float weight = p.weight == nullptr ? 1.0f : p.weight[row];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (p.limit > 0) {
+        g[i] = fminf(g[i], p.limit);
+        u[i] = fminf(fmaxf(u[i], -p.limit), p.limit);
+      }
+      const float hidden = g[i] * (1.0f / (1.0f + expf(-g[i]))) * u[i];
+      v[i] = Round<Bf16>(weight * hidden);
+    }
+  }
+  uint32_t low = 0, high = 0;
+  const float scale = QuantizeBlock(v, &low, &high);
+  if (!on) return;
+  WriteCodes(p.codes + row * p.code_stride + kb * kBlockK, part, p.fp4_order, low, high);
+  if (part == 0) p.scales[kb * p.scale_stride + HopperScaleSlot(row)] = scale;
+#endif
+}
+
+// --- The plan ---
+
+// Block e counts the choices of expert e.
+__global__ void __launch_bounds__(256) CountKernel(const int32_t* experts, int64_t choices, int32_t* count) {
+  __shared__ int32_t sums[8];
+  int32_t mine = 0;
+  for (int64_t i = threadIdx.x; i < choices; i += 256) mine += experts[i] == static_cast<int32_t>(blockIdx.x) ? 1 : 0;
+  mine = __reduce_add_sync(0xFFFFFFFFu, mine);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int32_t all = 0;
+    for (const int32_t s : sums) all += s;
+    count[blockIdx.x] = all;
+  }
+}
+
+// Sum of the values of the threads before this one.
+__device__ int32_t Before(int32_t value, int32_t* scratch) {
+  const int at = static_cast<int>(threadIdx.x);
+  scratch[at] = value;
+  __syncthreads();
+  for (int step = 1; step < static_cast<int>(blockDim.x); step *= 2) {
+    const int32_t add = at >= step ? scratch[at - step] : 0;
+    __syncthreads();
+    scratch[at] += add;
+    __syncthreads();
+  }
+  const int32_t all = scratch[at];
+  __syncthreads();
+  return all - value;
+}
+
+// One block, a thread per expert.
+__global__ void __launch_bounds__(1024) LayoutKernel(const HopperPlan plan) {
+  __shared__ int32_t scratch[1024];
+  const int e = static_cast<int>(threadIdx.x);
+  const int32_t rows = e < plan.experts ? plan.count[e] : 0;
+  const int32_t room = static_cast<int32_t>(RoundUp(rows, 16));
+  const int32_t tiles = (rows + kExpertWidth - 1) / kExpertWidth;
+  const int32_t first = Before(room, scratch);
+  const int32_t tile = Before(tiles, scratch);
+  if (e >= plan.experts) return;
+  plan.first[e] = first;
+  if (e == plan.experts - 1) {
+    plan.first[e + 1] = first + room;
+    *plan.tile_count = tile + tiles;
+  }
+  if (tiles == 0) return;
+  const int32_t width = static_cast<int32_t>(RoundUp((rows + tiles - 1) / tiles, 32));
+  for (int32_t i = 0; i < tiles; ++i) {
+    plan.tiles[tile + i] = {e, first + i * width, min(width, rows - i * width), width};
+  }
+}
+
+// Block e gives the choices of expert e their rows, in order.
+__global__ void __launch_bounds__(256)
+    PlaceKernel(const int32_t* experts, const float* weights, const HopperPlan plan) {
+  __shared__ int32_t found[2][8];
+  const int32_t e = static_cast<int32_t>(blockIdx.x);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t choices = plan.tokens * plan.experts_per_token;
+  int32_t at = plan.first[e];
+  int turn = 0;
+  for (int64_t begin = 0; begin < choices; begin += 256, turn ^= 1) {
+    const int64_t i = begin + threadIdx.x;
+    const int32_t expert = i < choices ? experts[i] : -2;
+    if (e == 0 && expert == -1) plan.row[i] = -1;
+    const unsigned mine = __ballot_sync(0xFFFFFFFFu, expert == e);
+    if (lane == 0) found[turn][warp] = __popc(mine);
+    __syncthreads();
+    int32_t before = 0, all = 0;
+    for (int w = 0; w < 8; ++w) {
+      before += w < warp ? found[turn][w] : 0;
+      all += found[turn][w];
+    }
+    if (expert == e) {
+      const int32_t row = at + before + __popc(mine & ((1u << lane) - 1));
+      plan.row[i] = row;
+      plan.weight[row] = weights[i];
+    }
+    at += all;
+  }
+}
+
+struct CombineParams {
+  const Bf16* rows = nullptr;
+  int64_t stride = 0;
+  const int32_t* experts = nullptr;
+  const int32_t* row = nullptr;
+  const float* weight = nullptr;  // [rows]; null: none
+  int choices = 0;
+  const Bf16* shared = nullptr;
+  int64_t shared_stride = 0;
+  Bf16* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t cols = 0;
+};
+constexpr int kMaxChoices = 32;
+
+__global__ void __launch_bounds__(256) CombineKernel(const CombineParams p) {
+#if HADAL_SM90A
+  __shared__ int32_t order[kMaxChoices];
+  const int64_t token = blockIdx.y;
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < p.choices) {
+    const int32_t mine = p.experts[token * p.choices + i];
+    int place = 0;
+    for (int j = 0; j < p.choices; ++j) {
+      const int32_t other = p.experts[token * p.choices + j];
+      place += other < mine || (other == mine && j < i) ? 1 : 0;
+    }
+    order[place] = p.row[token * p.choices + i];
+  }
+  __syncthreads();
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x) * 8;
+  if (column >= p.cols) return;
+  float sum[8] = {};
+  for (int c = 0; c < p.choices; ++c) {
+    const int64_t row = order[c];
+    if (row < 0) continue;
+    float v[8];
+    Unpack8(*reinterpret_cast<const uint4*>(p.rows + row * p.stride + column), v);
+    const float weight = p.weight == nullptr ? 1.0f : p.weight[row];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum[e] += p.weight == nullptr ? v[e] : v[e] * weight;
+  }
+  if (p.shared != nullptr) {
+    float v[8];
+    Unpack8(*reinterpret_cast<const uint4*>(p.shared + token * p.shared_stride + column), v);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum[e] += v[e];
+  }
+  uint4 bits;
+  bits.x = hopper::PackBf16(sum[0], sum[1]);
+  bits.y = hopper::PackBf16(sum[2], sum[3]);
+  bits.z = hopper::PackBf16(sum[4], sum[5]);
+  bits.w = hopper::PackBf16(sum[6], sum[7]);
+  *reinterpret_cast<uint4*>(p.out + token * p.out_stride + column) = bits;
+#endif
+}
+
+// The largest scale of every row, a warp each; rows whose scales e4m3 has no room for are counted.
+__global__ void __launch_bounds__(256) BaseKernel(const HopperExpert* table, const uint8_t* const* codes,
+                                                  uint8_t* bases, int64_t n, int64_t k, int32_t* inexact) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  const int64_t expert = blockIdx.y;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (row >= n) return;
+  const auto* scale = static_cast<const uint8_t*>(table[expert].scale) + row * (k / 32);
+  unsigned most = 0;
+  for (int64_t i = lane; i < k / 32; i += 32) most = max(most, static_cast<unsigned>(scale[i]));
+  most = __reduce_max_sync(0xFFFFFFFFu, most);
+  bool fits = true;
+  for (int64_t i = lane; i < k / 32; i += 32) {
+    if (scale[i] + 14u >= most) continue;
+    const auto* words = reinterpret_cast<const uint32_t*>(codes[expert] + row * (k / 2) + i * 16);
+    for (int j = 0; j < 4; ++j) fits = fits && (words[j] & 0x77777777u) == 0;
+  }
+  const bool all = __all_sync(0xFFFFFFFFu, fits) != 0;
+  if (lane == 0) {
+    bases[expert * n + row] = static_cast<uint8_t>(most);
+    if (!all) atomicAdd(inexact, 1);
+  }
+}
+
+// --- The host's part ---
+
+struct Machine {
+  int blocks = 0;  // multiprocessors; 0: no Hopper
+};
+
+const Machine& TheMachine() {
+  static const Machine machine = [] {
+    int device = 0, major = 0, minor = 0, blocks = 0;
+    Machine m;
+    if (cudaGetDevice(&device) != cudaSuccess) return m;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+    if (major == 9 && minor == 0) m.blocks = blocks;
+    return m;
+  }();
+  return machine;
+}
+
+// The driver's encoder, found at run time: the program needs no driver library to start.
+decltype(&cuTensorMapEncodeTiled) Encoder() {
+  static const auto encoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
+            cudaSuccess ||
+        result != cudaDriverEntryPointSuccess) {
+      function = nullptr;
+    }
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return encoder;
+}
+
+// A matrix of bytes, loaded in boxes of box_cols x box_rows.
+bool EncodeMap(CUtensorMap* map, const void* data, int64_t cols, int64_t rows, int64_t stride, int box_cols,
+               int box_rows, bool swizzle) {
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  return Encoder()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(data), sizes, strides, box, steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+cudaStream_t Handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+template <bool kGrouped, bool kFp4, int kWidth>
+void LaunchMatrix(Stream stream, const Params& params, int64_t tiles) {
+  constexpr int kBytes = Layout<kWidth, kFp4>::kBytes;
+  auto* kernel = MatrixKernel<kGrouped, kFp4, kWidth>;
+  static const cudaError_t granted = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  (void)granted;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(2 * std::min<int64_t>(tiles, TheMachine().blocks / 2)));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = Handle(stream);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = 2;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  (void)cudaLaunchKernelEx(&config, kernel, params);
+}
+
+// Cycles of a launch, roughly: what a block of k costs in shared memory, the tighter limit below 256 columns, and a
+// tile's start and end.
+int64_t Cycles(int64_t rows, int64_t pairs, int64_t blocks_k, int width) {
+  const int64_t tiles = CeilDiv(rows, width) * pairs;
+  const int64_t waves = CeilDiv(tiles, TheMachine().blocks / 2);
+  return waves * (blocks_k * (256 + 3 * width) + 1200 + 6 * width);
+}
+
+}  // namespace
+
+size_t HopperInput::Bytes(int64_t rows, int64_t k) {
+  const int64_t blocks_k = CeilDiv(k, kBlockK);
+  return static_cast<size_t>(RoundUp(rows * blocks_k * kBlockK, 256) +
+                             RoundUp(blocks_k * (RoundUp(rows, 16) + kMaxWidth) * 4, 256));
+}
+
+HopperInput HopperInput::Carve(void* memory, int64_t rows, int64_t k) {
+  const int64_t blocks_k = CeilDiv(k, kBlockK);
+  HopperInput input;
+  input.codes = static_cast<uint8_t*>(memory);
+  input.scales = reinterpret_cast<float*>(input.codes + RoundUp(rows * blocks_k * kBlockK, 256));
+  input.rows = rows;
+  input.k = k;
+  input.scale_stride = RoundUp(rows, 16) + kMaxWidth;  // a tile's scales are loaded whole
+  return input;
+}
+
+namespace {
+
+QuantizeParams ToQuantize(const ops::Tensor& x, HopperOrder order, const HopperInput& input) {
+  return {.x = static_cast<const Bf16*>(x.data),
+          .stride = x.stride,
+          .k = x.cols,
+          .rows = x.rows,
+          .codes = input.codes,
+          .code_stride = RoundUp(input.k, kBlockK),
+          .scales = input.scales,
+          .scale_stride = input.scale_stride,
+          .fp4_order = order == HopperOrder::kFp4};
+}
+
+void LaunchQuantizeKernel(Stream stream, const QuantizeParams& params) {
+  const int64_t threads = params.rows * (params.code_stride / 8);
+  if (threads == 0) return;
+  QuantizeKernel<<<static_cast<unsigned>(CeilDiv(threads, 256)), 256, 0, Handle(stream)>>>(params);
+}
+
+}  // namespace
+
+void LaunchHopperQuantize(Stream stream, const ops::Tensor& x, HopperOrder order, const HopperInput& input) {
+  LaunchQuantizeKernel(stream, ToQuantize(x, order, input));
+}
+
+bool HopperLinearSupported(const ops::LinearWeight& weight, const ops::Tensor& out) {
+  if (TheMachine().blocks == 0 || Encoder() == nullptr) return false;
+  if (weight.dtype != DType::kF8E4M3 || weight.k % 16 != 0 || weight.n % 8 != 0 || !Aligned(weight.data)) return false;
+  if (weight.scale_dtype != DType::kF8E8M0 && weight.scale_dtype != DType::kF32) return false;
+  return out.dtype == DType::kF32 || (out.dtype == DType::kBF16 && Aligned(out.data) && out.stride % 8 == 0);
+}
+
+void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const HopperTarget> targets, int force_tile) {
+  if (x.rows == 0 || targets.empty()) return;
+  Params params;
+  const int64_t blocks_k = CeilDiv(x.k, kBlockK);
+  int64_t pairs = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const ops::LinearWeight& weight = *targets[i].weight;
+    pairs += CeilDiv(weight.n, kPairN);
+    params.targets[i] = {.out = targets[i].out.data,
+                         .stride = targets[i].out.stride,
+                         .scale = weight.scale,
+                         .n = static_cast<int>(weight.n),
+                         .scale_cols = static_cast<int>(blocks_k),
+                         .pair_end = static_cast<int>(pairs),
+                         .scale_f32 = weight.scale_dtype == DType::kF32,
+                         .out_f32 = targets[i].out.dtype == DType::kF32};
+    EncodeMap(&params.w[i], weight.data, weight.k, weight.n, weight.k, kBlockK, kBlockN, true);
+  }
+  int width = force_tile;
+  if (width == 0) {
+    int64_t best = 0;
+    for (const int candidate : {192, 160, 128, 96, 64, 32}) {
+      const int64_t cycles = Cycles(x.rows, pairs, blocks_k, candidate);
+      if (width != 0 && cycles >= best) continue;
+      width = candidate;
+      best = cycles;
+    }
+  }
+  params.scales = x.scales;
+  params.scale_stride = x.scale_stride;
+  params.rows = static_cast<int>(x.rows);
+  params.blocks_k = static_cast<int>(blocks_k);
+  params.pairs = static_cast<int>(pairs);
+  EncodeMap(&params.x, x.codes, blocks_k * kBlockK, x.rows, blocks_k * kBlockK, kBlockK, width / 2, true);
+  const int64_t tiles = CeilDiv(x.rows, width) * pairs;
+  switch (width) {
+    case 32:
+      return LaunchMatrix<false, false, 32>(stream, params, tiles);
+    case 64:
+      return LaunchMatrix<false, false, 64>(stream, params, tiles);
+    case 96:
+      return LaunchMatrix<false, false, 96>(stream, params, tiles);
+    case 128:
+      return LaunchMatrix<false, false, 128>(stream, params, tiles);
+    case 160:
+      return LaunchMatrix<false, false, 160>(stream, params, tiles);
+    default:
+      return LaunchMatrix<false, false, 192>(stream, params, tiles);
+  }
+}
+
+bool HopperExpertsSupported(const ops::LinearWeight& weight) {
+  if (TheMachine().blocks == 0 || Encoder() == nullptr || weight.n % 8 != 0 || !Aligned(weight.data)) return false;
+  if (weight.dtype == DType::kF4E2M1) {
+    return weight.k % kBlockK == 0 && weight.scale_dtype == DType::kF8E8M0 &&
+           reinterpret_cast<uintptr_t>(weight.scale) % 4 == 0;
+  }
+  return weight.dtype == DType::kF8E4M3 && weight.k % 16 == 0;
+}
+
+size_t HopperExpertsBytes(int64_t experts, int64_t n) {
+  return static_cast<size_t>(experts * (static_cast<int64_t>(sizeof(HopperExpert)) + 8) + RoundUp(experts * n, 256));
+}
+
+HopperExperts LaunchHopperPrepareExperts(Stream stream, std::span<const ops::LinearWeight* const> weights, void* memory,
+                                         int32_t* inexact) {
+  const ops::LinearWeight& first = *weights[0];
+  const bool fp4 = first.dtype == DType::kF4E2M1;
+  const auto experts = static_cast<int64_t>(weights.size());
+  auto* table = static_cast<HopperExpert*>(memory);
+  auto* codes = reinterpret_cast<const uint8_t**>(table + experts);
+  auto* bases = reinterpret_cast<uint8_t*>(codes + experts);
+  std::vector<HopperExpert> entries(weights.size());
+  std::vector<const void*> data(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ops::LinearWeight& weight = *weights[i];
+    EncodeMap(reinterpret_cast<CUtensorMap*>(entries[i].map), weight.data, weight.row_bytes(), weight.n,
+              weight.row_bytes(), fp4 ? kBlockK / 2 : kBlockK, kBlockN, !fp4);
+    entries[i].scale = weight.scale;
+    entries[i].base = bases + static_cast<int64_t>(i) * weight.n;
+    data[i] = weight.data;
+  }
+  (void)cudaMemcpyAsync(table, entries.data(), entries.size() * sizeof(HopperExpert), cudaMemcpyHostToDevice,
+                        Handle(stream));
+  (void)cudaMemcpyAsync(codes, data.data(), data.size() * sizeof(void*), cudaMemcpyHostToDevice, Handle(stream));
+  if (fp4) {
+    BaseKernel<<<dim3(static_cast<unsigned>(CeilDiv(first.n, 8)), static_cast<unsigned>(experts)), 256, 0,
+                 Handle(stream)>>>(table, codes, bases, first.n, first.k, inexact);
+  }
+  return {.table = table,
+          .experts = static_cast<int>(experts),
+          .n = first.n,
+          .k = first.k,
+          .dtype = first.dtype,
+          .scale_f32 = first.scale_dtype == DType::kF32};
+}
+
+namespace {
+
+int64_t PlanRows(int64_t tokens, int64_t experts_per_token, int64_t experts) {
+  const int64_t choices = tokens * experts_per_token;
+  return RoundUp(choices + 15 * std::min(experts, choices), 16);
+}
+
+}  // namespace
+
+size_t HopperPlan::Bytes(int64_t tokens, int64_t experts_per_token, int64_t experts) {
+  const int64_t choices = tokens * experts_per_token;
+  const int64_t tiles = choices / kExpertWidth + std::min(experts, choices);
+  return static_cast<size_t>(RoundUp(tiles * static_cast<int64_t>(sizeof(Tile)), 256) +
+                             RoundUp((experts + 1) * 4, 256) + RoundUp(experts * 4, 256) + RoundUp(choices * 4, 256) +
+                             RoundUp(PlanRows(tokens, experts_per_token, experts) * 4, 256) + 256);
+}
+
+HopperPlan HopperPlan::Carve(void* memory, int64_t tokens, int64_t experts_per_token, int64_t experts) {
+  HopperPlan plan;
+  plan.tokens = tokens;
+  plan.experts_per_token = experts_per_token;
+  plan.experts = experts;
+  const int64_t choices = tokens * experts_per_token;
+  plan.max_rows = PlanRows(tokens, experts_per_token, experts);
+  plan.max_tiles = choices / kExpertWidth + std::min(experts, choices);
+  auto* at = static_cast<uint8_t*>(memory);
+  const auto take = [&at](int64_t bytes) {
+    auto* from = at;
+    at += RoundUp(bytes, 256);
+    return static_cast<void*>(from);
+  };
+  plan.tiles = static_cast<Tile*>(take(plan.max_tiles * static_cast<int64_t>(sizeof(Tile))));
+  plan.first = static_cast<int32_t*>(take((experts + 1) * 4));
+  plan.count = static_cast<int32_t*>(take(experts * 4));
+  plan.row = static_cast<int32_t*>(take(choices * 4));
+  plan.weight = static_cast<float*>(take(plan.max_rows * 4));
+  plan.tile_count = static_cast<int32_t*>(take(4));
+  return plan;
+}
+
+void LaunchHopperPlan(Stream stream, const int32_t* experts, const float* weights, const HopperPlan& plan) {
+  const auto blocks = static_cast<unsigned>(plan.experts);
+  CountKernel<<<blocks, 256, 0, Handle(stream)>>>(experts, plan.tokens * plan.experts_per_token, plan.count);
+  LayoutKernel<<<1, 1024, 0, Handle(stream)>>>(plan);
+  PlaceKernel<<<blocks, 256, 0, Handle(stream)>>>(experts, weights, plan);
+}
+
+void LaunchHopperScatter(Stream stream, const ops::Tensor& x, HopperOrder order, const HopperPlan& plan,
+                         const HopperInput& input) {
+  QuantizeParams params = ToQuantize(x, order, input);
+  params.to = plan.row;
+  params.choices = static_cast<int>(plan.experts_per_token);
+  LaunchQuantizeKernel(stream, params);
+}
+
+void LaunchHopperGroupedLinear(Stream stream, const HopperInput& x, const HopperPlan& plan,
+                               std::span<const HopperGroupedTarget> targets) {
+  if (plan.tokens == 0 || targets.empty()) return;
+  Params params;
+  const int64_t blocks_k = CeilDiv(x.k, kBlockK);
+  int64_t pairs = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const HopperExperts& weights = targets[i].weights;
+    pairs += CeilDiv(weights.n, kPairN);
+    params.targets[i] = {.out = targets[i].out.data,
+                         .stride = targets[i].out.stride,
+                         .experts = weights.table,
+                         .n = static_cast<int>(weights.n),
+                         .scale_cols = static_cast<int>(blocks_k),
+                         .pair_end = static_cast<int>(pairs),
+                         .scale_f32 = weights.scale_f32,
+                         .out_f32 = targets[i].out.dtype == DType::kF32};
+  }
+  params.scales = x.scales;
+  params.scale_stride = x.scale_stride;
+  params.tiles = plan.tiles;
+  params.tile_count = plan.tile_count;
+  params.rows = static_cast<int>(x.rows);
+  params.blocks_k = static_cast<int>(blocks_k);
+  params.pairs = static_cast<int>(pairs);
+  EncodeMap(&params.x, x.codes, blocks_k * kBlockK, x.rows, blocks_k * kBlockK, kBlockK, 16, true);
+  if (targets[0].weights.dtype == DType::kF4E2M1) {
+    LaunchMatrix<true, true, kExpertWidth>(stream, params, plan.max_tiles * pairs);
+  } else {
+    LaunchMatrix<true, false, kExpertWidth>(stream, params, plan.max_tiles * pairs);
+  }
+}
+
+void LaunchHopperSwiGlu(Stream stream, const HopperSwiGlu& args, HopperOrder order, const HopperPlan& plan,
+                        const HopperInput& input) {
+  const SwiGluParams params = {.gate = static_cast<const Bf16*>(args.gate.data),
+                               .up = static_cast<const Bf16*>(args.up.data),
+                               .gate_stride = args.gate.stride,
+                               .up_stride = args.up.stride,
+                               .k = args.gate.cols,
+                               .limit = args.limit,
+                               .weight = args.weigh ? plan.weight : nullptr,
+                               .row_end = plan.first + plan.experts,
+                               .codes = input.codes,
+                               .code_stride = RoundUp(input.k, kBlockK),
+                               .scales = input.scales,
+                               .scale_stride = input.scale_stride,
+                               .fp4_order = order == HopperOrder::kFp4};
+  const int64_t threads = plan.max_rows * (params.code_stride / 8);
+  if (threads == 0) return;
+  SwiGluKernel<<<static_cast<unsigned>(CeilDiv(threads, 256)), 256, 0, Handle(stream)>>>(params);
+}
+
+void LaunchHopperCombine(Stream stream, const ops::Tensor& rows, const int32_t* experts, const HopperPlan& plan,
+                         bool weigh, const ops::Tensor& shared, const ops::Tensor& out) {
+  if (plan.tokens == 0) return;
+  const CombineParams params = {.rows = static_cast<const Bf16*>(rows.data),
+                                .stride = rows.stride,
+                                .experts = experts,
+                                .row = plan.row,
+                                .weight = weigh ? plan.weight : nullptr,
+                                .choices = static_cast<int>(plan.experts_per_token),
+                                .shared = static_cast<const Bf16*>(shared.data),
+                                .shared_stride = shared.stride,
+                                .out = static_cast<Bf16*>(out.data),
+                                .out_stride = out.stride,
+                                .cols = out.cols};
+  CombineKernel<<<dim3(static_cast<unsigned>(CeilDiv(out.cols, 2048)), static_cast<unsigned>(plan.tokens)), 256, 0,
+                  Handle(stream)>>>(params);
+}
+
+}  // namespace hadal::gpu::cuda
