@@ -421,6 +421,24 @@ void TimeLinear(bool widths) {
   }
 }
 
+#ifdef HADAL_PROBE
+void Probe(int width, int calls) {
+  const int64_t m = 4096, n = 4096, k = 8192;
+  Buffer<uint8_t> codes(n * k), scales(n * k / 16384);
+  FillWith(codes.get(), codes.count(), Fill::kE4M3, 1);
+  FillWith(scales.get(), scales.count(), Fill::kE8M0, 2);
+  const ops::LinearWeight w = {.n = n, .k = k, .dtype = DType::kF8E4M3, .data = codes.get(), .scale = scales.get()};
+  Buffer<Bf16> x(m * k), out(m * n);
+  FillWith(x.get(), x.count(), Fill::kBf16, 3);
+  Buffer<uint8_t> memory(static_cast<int64_t>(HopperInput::Bytes(m, k)));
+  const HopperInput input = HopperInput::Carve(memory.get(), m, k);
+  LaunchHopperQuantize({}, ops::MakeTensor(x.get(), DType::kBF16, m, k), HopperOrder::kPlain, input);
+  const HopperTarget target = {&w, ops::MakeTensor(out.get(), DType::kBF16, m, n)};
+  const double ms = Time(calls, [&](int) { LaunchHopperLinear({}, input, {&target, 1}, width); });
+  std::printf(" %d: %.0f TFLOP/s (%.1f us)", width, 2.0 * m * n * k / ms * 1e-9, ms * 1e3);
+}
+#endif
+
 // A layer's experts and all scratch that they need.
 struct Experts {
   Experts(int64_t experts, int64_t d, int64_t f, bool fp4, int low, int span)
@@ -593,6 +611,17 @@ void Moe(const MoeRun& c, bool fp4, bool time, int low, int span) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
+#ifdef HADAL_PROBE
+  if (what == "probe") {
+    if (argc > 2) {
+      Probe(std::atoi(argv[2]), 1);
+    } else {
+      for (const int width : {32, 64, 96, 128, 192}) Probe(width, 20);
+    }
+    std::printf("\n");
+    return 0;
+  }
+#endif
   const bool widths = argc > 2 && std::string(argv[2]) == "--widths";
   if (what == "check" || what == "all") {
     CheckLinear();

@@ -55,18 +55,21 @@ __device__ __forceinline__ void BarrierInitFence() {
 __device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
+__device__ __forceinline__ void BarrierArrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
 // Arrives at the barrier of the same place in block `rank` of the cluster.
 __device__ __forceinline__ void BarrierArriveAt(uint32_t bar, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
       "r"(rank)
       : "memory");
 }
 __device__ __forceinline__ void BarrierWait(uint32_t bar, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nagain:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1, 0x989680;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra.uni end;\nbra.uni again;\nend:\n}" ::"r"(bar),
       "r"(parity)
       : "memory");
@@ -100,7 +103,11 @@ __device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {
 // Warpgroup products.
 __device__ __forceinline__ void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void WgmmaWait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// Until no more than kPending committed groups are under way.
+template <int kPending = 0>
+__device__ __forceinline__ void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
 // Keeps the compiler from moving accesses of accumulators across a product that is under way.
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&d)[kCount]) {

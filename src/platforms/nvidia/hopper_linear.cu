@@ -65,17 +65,19 @@ struct Layout {
   static constexpr int kW = kFp4 ? kBlockN * kBlockK / 2 : kBlockN * kBlockK;
   static constexpr int kX = kWidth * kBlockK;
   static constexpr int kScales = kWidth * 4;
-  static constexpr int kOut = 2 * kWidth * 128;  // 64 bf16 of a row, for each warpgroup
+  static constexpr int kScaled = kFp4 ? 0 : kWidth * 4;  // the same, times the weight's
+  static constexpr int kOut = 2 * kWidth * 128;          // 64 bf16 of a row, for each warpgroup
   static constexpr int kTable = 128;
   static constexpr int kSlack = 1024 + kTable + 256;  // alignment, table, barriers
-  static constexpr int kFit = (kSharedLimit - kSlack - kOut) / (kW + kX + kScales);
+  static constexpr int kFit = (kSharedLimit - kSlack - kOut) / (kW + kX + kScales + kScaled);
   static constexpr int kStages = kFit > 8 ? 8 : kFit;
   // From a multiple of 1024 on.
   static constexpr int kAtW = 0;
   static constexpr int kAtX = kAtW + kStages * kW;
   static constexpr int kAtOut = kAtX + kStages * kX;
   static constexpr int kAtScales = kAtOut + kOut;
-  static constexpr int kAtTable = kAtScales + kStages * kScales;
+  static constexpr int kAtScaled = kAtScales + kStages * kScales;
+  static constexpr int kAtTable = kAtScaled + kStages * kScaled;
   static constexpr int kAtBarriers = kAtTable + kTable;
   static constexpr int kBytes = kAtBarriers + 256 + 1024;
   static_assert(kStages >= 3 && kBytes <= kSharedLimit);
@@ -122,11 +124,6 @@ __device__ __forceinline__ bool Locate(const Params& p, int index, int rank, int
   return true;
 }
 
-__device__ __forceinline__ float ScaleAt(const void* scale, bool is_f32, int64_t i) {
-  return is_f32 ? __ldg(static_cast<const float*>(scale) + i)
-                : E8M0ToFloat(__ldg(static_cast<const uint8_t*>(scale) + i));
-}
-
 __device__ __forceinline__ float4 LoadShared4(uint32_t at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
@@ -149,7 +146,7 @@ __device__ __forceinline__ void DecodeFp4(uint32_t codes, uint2 table, uint32_t*
 // What a warpgroup knows of the ring and its place in it.
 struct Ring {
   uint32_t base;  // shared address
-  uint32_t full, empty;
+  uint32_t full, empty, scaled;
   int stage = 0;
   uint32_t phase = 0;
 
@@ -210,17 +207,14 @@ struct Fp4Rows {
   }
 };
 
-// sums += part * (scales of the columns * s)
+// sums += part * scales of the columns. The tensor cores and this share the registers' ports: its instructions add to
+// the time of a block even where they run beside products, so that there is one for a sum and nothing else.
 template <int kWidth>
 __device__ __forceinline__ void Promote(float (&sums)[kWidth / 2], const float (&part)[kWidth / 2], uint32_t scales,
-                                        float s, int t) {
+                                        int t) {
 #pragma unroll
   for (int u = 0; u < kWidth / 16; ++u) {
-    float4 f = LoadShared4(scales + (u * 16 + t * 4) * 4);
-    f.x *= s;
-    f.y *= s;
-    f.z *= s;
-    f.w *= s;
+    const float4 f = LoadShared4(scales + (u * 16 + t * 4) * 4);
     sums[8 * u + 0] = fmaf(part[8 * u + 0], f.x, sums[8 * u + 0]);
     sums[8 * u + 1] = fmaf(part[8 * u + 1], f.y, sums[8 * u + 1]);
     sums[8 * u + 2] = fmaf(part[8 * u + 2], f.x, sums[8 * u + 2]);
@@ -278,58 +272,128 @@ __device__ __forceinline__ void Release(uint32_t bar, int lane) {
   if (lane < 2) BarrierArriveAt(bar, lane);
 }
 
-template <typename L, int kWidth>
-__device__ __forceinline__ void MultiplyFp8(const Params& p, const Work& work, Ring* ring, int group, int thread) {
+// Multiplies the scales of X that arrive by the weight's, for both warpgroups: the work of one warp beside the loader.
+template <typename L>
+__device__ __forceinline__ void ScaleColumns(const Params& p, const Work& work, Ring* ring, int lane) {
   const Target& target = p.targets[work.target];
-  const int lane = thread % 32;
-  float sums[kWidth / 2], part[kWidth / 2];
-#pragma unroll
-  for (float& v : sums) v = 0;
   const void* scale = target.experts == nullptr ? target.scale : target.experts[work.expert].scale;
   const int64_t grid_row = static_cast<int64_t>(min(work.n, target.n - 1) / kBlockN) * target.scale_cols;
-  float s = ScaleAt(scale, target.scale_f32, grid_row);
+  float next = 0;  // lane i: the scale of block i of 32
   for (int kb = 0; kb < p.blocks_k; ++kb) {
-    // Asked for a block ahead: the answer takes about as long as a block.
-    const float s_next = ScaleAt(scale, target.scale_f32, grid_row + min(kb + 1, p.blocks_k - 1));
+    if (kb % 32 == 0 && kb + lane < p.blocks_k) {
+      const int64_t at = grid_row + kb + lane;
+      next = target.scale_f32 ? __ldg(static_cast<const float*>(scale) + at)
+                              : E8M0ToFloat(__ldg(static_cast<const uint8_t*>(scale) + at));
+    }
+    const float s = __shfl_sync(0xFFFFFFFFu, next, kb % 32);
     BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-    const uint64_t a = Operand(ring->base + L::kAtW + ring->stage * L::kW + group * 64 * kBlockK);
-    const uint64_t b = Operand(ring->base + L::kAtX + ring->stage * L::kX);
-    Pin(part);
-    WgmmaFence();
-    Wgmma<kWidth, false>::Shared(part, a, b);
-    Wgmma<kWidth, true>::Shared(part, a + 2, b + 2);
-    Wgmma<kWidth, true>::Shared(part, a + 4, b + 4);
-    Wgmma<kWidth, true>::Shared(part, a + 6, b + 6);
-    WgmmaCommit();
-    Pin(part);
-    WgmmaWait();
-    Pin(part);
-    Promote<kWidth>(sums, part, ring->base + L::kAtScales + ring->stage * L::kScales, s, lane % 4);
-    Release(ring->empty + 8 * ring->stage, lane);
+    for (int i = lane * 16; i < work.width * 4; i += 512) {
+      const float4 f = LoadShared4(ring->base + L::kAtScales + ring->stage * L::kScales + i);
+      asm volatile(
+          "st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(ring->base + L::kAtScaled + ring->stage * L::kScaled + i),
+          "f"(f.x * s), "f"(f.y * s), "f"(f.z * s), "f"(f.w * s)
+          : "memory");
+    }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(ring->scaled + 8 * ring->stage);
     ring->Next<L::kStages>();
-    s = s_next;
   }
-  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
 }
 
+// A block of k of FP8 weights: waits for it, and sets the tensor cores to work.
 template <typename L, int kWidth>
-__device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, Ring* ring, int group, int thread) {
+__device__ __forceinline__ void IssueFp8(float (&part)[kWidth / 2], uint64_t a, uint64_t b, const Ring& ring) {
+  a += ring.stage * (L::kW / 16);
+  b += ring.stage * (L::kX / 16);
+  BarrierWait(ring.full + 8 * ring.stage, ring.phase);
+  Pin(part);
+  WgmmaFence();
+  Wgmma<kWidth, false>::Shared(part, a, b);
+  Wgmma<kWidth, true>::Shared(part, a + 2, b + 2);
+  Wgmma<kWidth, true>::Shared(part, a + 4, b + 4);
+  Wgmma<kWidth, true>::Shared(part, a + 6, b + 6);
+  WgmmaCommit();
+  Pin(part);
+}
+
+// The block's products, waited for, to the sums.
+template <typename L, int kWidth>
+__device__ __forceinline__ void AddFp8(float (&sums)[kWidth / 2], float (&part)[kWidth / 2], const Ring& ring,
+                                       int lane) {
+  Pin(part);
+  BarrierWait(ring.scaled + 8 * ring.stage, ring.phase);
+  Promote<kWidth>(sums, part, ring.base + L::kAtScaled + ring.stage * L::kScaled, lane % 4);
+  Release(ring.empty + 8 * ring.stage, lane);
+}
+
+template <typename L, int kWidth, int kGroup>
+__device__ __forceinline__ void MultiplyFp8(const Params& p, const Work& work, Ring* ring, int thread) {
+  const int lane = thread % 32;
+  const int blocks_k = p.blocks_k;
+  float sums[kWidth / 2];
+#pragma unroll
+  for (float& v : sums) v = 0;
+  const uint64_t a = Operand(ring->base + L::kAtW + kGroup * 64 * kBlockK);
+  const uint64_t b = Operand(ring->base + L::kAtX);
+  if constexpr (kWidth <= 128) {
+    // The next block is multiplied while this one is added; wider tiles have no registers for two.
+    float parts[2][kWidth / 2];
+    IssueFp8<L, kWidth>(parts[0], a, b, *ring);
+    int kb = 0;
+    for (; kb + 2 < blocks_k; kb += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const Ring at = *ring;
+        ring->Next<L::kStages>();
+        IssueFp8<L, kWidth>(parts[1 - i], a, b, *ring);
+        WgmmaWait<1>();
+        AddFp8<L, kWidth>(sums, parts[i], at, lane);
+      }
+    }
+    if (kb + 1 < blocks_k) {
+      const Ring at = *ring;
+      ring->Next<L::kStages>();
+      IssueFp8<L, kWidth>(parts[1], a, b, *ring);
+      WgmmaWait<1>();
+      AddFp8<L, kWidth>(sums, parts[0], at, lane);
+      WgmmaWait();
+      AddFp8<L, kWidth>(sums, parts[1], *ring, lane);
+    } else {
+      WgmmaWait();
+      AddFp8<L, kWidth>(sums, parts[0], *ring, lane);
+    }
+    ring->Next<L::kStages>();
+  } else {
+    float part[kWidth / 2];
+    for (int kb = 0; kb < blocks_k; ++kb) {
+      IssueFp8<L, kWidth>(part, a, b, *ring);
+      WgmmaWait();
+      AddFp8<L, kWidth>(sums, part, *ring, lane);
+      ring->Next<L::kStages>();
+    }
+  }
+  Store<kWidth>(sums, p.targets[work.target], work, work.n + kGroup * 64, ring->base + L::kAtOut + kGroup * L::kOut / 2,
+                kGroup, thread);
+}
+
+template <typename L, int kWidth, int kGroup>
+__device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, Ring* ring, int thread) {
   const Target& target = p.targets[work.target];
   const int lane = thread % 32, warp = thread / 32;
+  const int blocks_k = p.blocks_k;
   float sums[kWidth / 2], part[kWidth / 2];
 #pragma unroll
   for (float& v : sums) v = 0;
   const HopperExpert& expert = target.experts[work.expert];
   Fp4Rows rows;
-  rows.Start(static_cast<const uint8_t*>(expert.scale), expert.base, work.n + group * 64 + warp * 16 + lane / 4,
-             target.n, p.blocks_k, lane % 4);
+  rows.Start(static_cast<const uint8_t*>(expert.scale), expert.base, work.n + kGroup * 64 + warp * 16 + lane / 4,
+             target.n, blocks_k, lane % 4);
   const uint32_t table = ring->base + L::kAtTable;
-  const uint32_t codes = ring->base + L::kAtW + (group * 64 + warp * 16) * 64;
-  uint32_t a[4][4];
-  BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-  rows.Decode(codes + ring->stage * L::kW, table, 0, p.blocks_k, lane, a);
-  for (int kb = 0; kb < p.blocks_k; ++kb) {
-    const uint64_t b = Operand(ring->base + L::kAtX + ring->stage * L::kX);
+  const uint32_t codes = ring->base + L::kAtW + (kGroup * 64 + warp * 16) * 64;
+  const uint64_t b0 = Operand(ring->base + L::kAtX);
+  // Block kb is multiplied from `a`, and the next decoded into `ahead` meanwhile.
+  const auto step = [&](const uint32_t(&a)[4][4], uint32_t(&ahead)[4][4], int kb) __attribute__((always_inline)) {
+    const uint64_t b = b0 + ring->stage * (L::kX / 16);
     Pin(part);
     WgmmaFence();
     Wgmma<kWidth, false>::Registers(part, a[0], b);
@@ -340,45 +404,67 @@ __device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, R
     Pin(part);
     const int stage = ring->stage;
     ring->Next<L::kStages>();
-    const bool more = kb + 1 < p.blocks_k;
-    if constexpr (kWidth <= 128) {
-      // The next block is decoded while this one is multiplied; wider tiles have no registers for it.
-      uint32_t ahead[4][4];
-      if (more) {
-        BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-        rows.Decode(codes + ring->stage * L::kW, table, kb + 1, p.blocks_k, lane, ahead);
-      }
-      WgmmaWait();
-      Pin(part);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = ahead[i / 4][i % 4];
-    } else {
-      WgmmaWait();
-      Pin(part);
+    if (kb + 1 < blocks_k) {
+      BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+      rows.Decode(codes + ring->stage * L::kW, table, kb + 1, blocks_k, lane, ahead);
     }
-    Promote<kWidth>(sums, part, ring->base + L::kAtScales + stage * L::kScales, 1.0f, lane % 4);
+    WgmmaWait();
+    Pin(part);
+    Promote<kWidth>(sums, part, ring->base + L::kAtScales + stage * L::kScales, lane % 4);
     Release(ring->empty + 8 * stage, lane);
-    if constexpr (kWidth > 128) {
-      if (more) {
-        BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-        rows.Decode(codes + ring->stage * L::kW, table, kb + 1, p.blocks_k, lane, a);
-      }
-    }
+  };
+  uint32_t even[4][4], odd[4][4];
+  BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+  rows.Decode(codes + ring->stage * L::kW, table, 0, blocks_k, lane, even);
+  for (int kb = 0; kb < blocks_k; kb += 2) {
+    step(even, odd, kb);
+    if (kb + 1 < blocks_k) step(odd, even, kb + 1);
   }
   // The table's values are 2^6 times what a row's largest scale asks for.
   const float f0 = E8M0ToFloat(static_cast<uint8_t>(rows.base[0])) * 0.015625f;
   const float f1 = E8M0ToFloat(static_cast<uint8_t>(rows.base[1])) * 0.015625f;
 #pragma unroll
   for (int i = 0; i < kWidth / 2; ++i) sums[i] *= i % 4 < 2 ? f0 : f1;
-  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
+  Store<kWidth>(sums, target, work, work.n + kGroup * 64, ring->base + L::kAtOut + kGroup * L::kOut / 2, kGroup,
+                thread);
 }
 
-template <typename L, bool kFp4, int kWidth>
-__device__ __forceinline__ void Multiply(const Params& p, const Work& work, Ring* ring, int group, int thread) {
+template <typename L, bool kFp4, int kWidth, int kGroup>
+__device__ __forceinline__ void Multiply(const Params& p, const Work& work, Ring* ring, int thread) {
   if constexpr (kFp4) {
-    MultiplyFp4<L, kWidth>(p, work, ring, group, thread);
+    MultiplyFp4<L, kWidth, kGroup>(p, work, ring, thread);
   } else {
-    MultiplyFp8<L, kWidth>(p, work, ring, group, thread);
+    MultiplyFp8<L, kWidth, kGroup>(p, work, ring, thread);
+  }
+}
+
+// All tiles, by the warpgroup of the upper or the lower 64 rows: a number known to the compiler keeps addresses
+// uniform.
+template <bool kGrouped, bool kFp4, int kWidth, int kGroup>
+__device__ __forceinline__ void MultiplyTiles(const Params& p, Ring ring, int first, int step, int rank,
+                                              int tile_count) {
+  using L = Layout<kWidth, kFp4>;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  Work work;
+  for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
+    if constexpr (kGrouped) {
+      switch (work.width) {
+        case 32:
+          Multiply<L, kFp4, 32, kGroup>(p, work, &ring, thread);
+          break;
+        case 64:
+          Multiply<L, kFp4, 64, kGroup>(p, work, &ring, thread);
+          break;
+        case 96:
+          Multiply<L, kFp4, 96, kGroup>(p, work, &ring, thread);
+          break;
+        default:
+          Multiply<L, kFp4, 128, kGroup>(p, work, &ring, thread);
+          break;
+      }
+    } else {
+      Multiply<L, kFp4, kWidth, kGroup>(p, work, &ring, thread);
+    }
   }
 }
 
@@ -391,7 +477,7 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
   using L = Layout<kWidth, kFp4>;
   extern __shared__ uint8_t shared[];
   const uint32_t base = (SharedAddress(shared) + 1023) / 1024 * 1024;
-  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages;
+  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages, scaled = empty + 8 * L::kStages;
   const int rank = static_cast<int>(ClusterRank());
   const int first = static_cast<int>(blockIdx.x) / 2, step = static_cast<int>(gridDim.x) / 2;
   const int tile_count = kGrouped ? *p.tile_count : 0;
@@ -399,6 +485,7 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
     for (int i = 0; i < L::kStages; ++i) {
       BarrierInit(full + 8 * i, 1);
       BarrierInit(empty + 8 * i, 16);  // eight warps of two blocks
+      BarrierInit(scaled + 8 * i, 1);
     }
     BarrierInitFence();
     PrefetchMap(&p.x);
@@ -414,10 +501,10 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
     }
   }
   ClusterSync();
-  Ring ring = {base, full, empty};
-  Work work;
+  Ring ring = {base, full, empty, scaled};
   if (threadIdx.x < 128) {
     FewerRegisters<40>();
+    Work work;
     if (threadIdx.x == 0) {
       for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
         const Target& target = p.targets[work.target];
@@ -444,30 +531,18 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
           ring.Next<L::kStages>();
         }
       }
+    } else if (!kFp4 && threadIdx.x >= 32 && threadIdx.x < 64) {
+      for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
+        ScaleColumns<L>(p, work, &ring, static_cast<int>(threadIdx.x) - 32);
+      }
     }
     __syncwarp();
   } else {
     MoreRegisters<232>();
-    const int group = static_cast<int>(threadIdx.x) / 128 - 1, thread = static_cast<int>(threadIdx.x) % 128;
-    for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
-      if constexpr (kGrouped) {
-        switch (work.width) {
-          case 32:
-            Multiply<L, kFp4, 32>(p, work, &ring, group, thread);
-            break;
-          case 64:
-            Multiply<L, kFp4, 64>(p, work, &ring, group, thread);
-            break;
-          case 96:
-            Multiply<L, kFp4, 96>(p, work, &ring, group, thread);
-            break;
-          default:
-            Multiply<L, kFp4, 128>(p, work, &ring, group, thread);
-            break;
-        }
-      } else {
-        Multiply<L, kFp4, kWidth>(p, work, &ring, group, thread);
-      }
+    if (threadIdx.x < 256) {
+      MultiplyTiles<kGrouped, kFp4, kWidth, 0>(p, ring, first, step, rank, tile_count);
+    } else {
+      MultiplyTiles<kGrouped, kFp4, kWidth, 1>(p, ring, first, step, rank, tile_count);
     }
   }
   ClusterSync();  // neither block may go while the other writes to it
