@@ -329,7 +329,7 @@ void CheckLinear() {
       LaunchHopperQuantize({}, xt, HopperOrder::kPlain, input);
       std::vector<uint8_t> last;
       double worst = 0;
-      for (const int width : {0, 32, 64, 96, 128, 160, 192}) {
+      for (const int width : {0, 32, 64, 96, 128}) {
         out.Poison();
         const HopperTarget target = {&weight, ot};
         LaunchHopperLinear({}, input, {&target, 1}, width);
@@ -413,7 +413,7 @@ void TimeLinear(bool widths) {
                   ms * 1e3, lt8, lt16, 100 * rate / lt8, 3.0 * m * s.k / quantise * 1e-6);
       if (widths) {
         std::printf(" |");
-        for (const int width : {32, 64, 96, 128, 160, 192}) std::printf(" %d:%.0f", width, flops / run(width) * 1e-9);
+        for (const int width : {32, 64, 96, 128}) std::printf(" %d:%.0f", width, flops / run(width) * 1e-9);
       }
       std::printf("\n");
       std::fflush(stdout);

@@ -22,7 +22,7 @@ constexpr int kBlockK = 128;
 constexpr int kBlockN = 128;  // rows of W of a block, as of a block of its scale grid
 constexpr int kPairN = 2 * kBlockN;
 constexpr int kThreads = 384;
-constexpr int kMaxWidth = 192;     // two sets of 96 accumulators are what a thread has room for
+constexpr int kMaxWidth = 128;     // two sets of 64 sums, and scales for them, are what a thread has room for
 constexpr int kExpertWidth = 128;  // widest tile of an expert
 constexpr int kSharedLimit = 232448;
 
@@ -65,19 +65,17 @@ struct Layout {
   static constexpr int kW = kFp4 ? kBlockN * kBlockK / 2 : kBlockN * kBlockK;
   static constexpr int kX = kWidth * kBlockK;
   static constexpr int kScales = kWidth * 4;
-  static constexpr int kScaled = kFp4 ? 0 : kWidth * 4;  // the same, times the weight's
-  static constexpr int kOut = 2 * kWidth * 128;          // 64 bf16 of a row, for each warpgroup
+  static constexpr int kOut = 2 * kWidth * 128;  // 64 bf16 of a row, for each warpgroup
   static constexpr int kTable = 128;
   static constexpr int kSlack = 1024 + kTable + 256;  // alignment, table, barriers
-  static constexpr int kFit = (kSharedLimit - kSlack - kOut) / (kW + kX + kScales + kScaled);
+  static constexpr int kFit = (kSharedLimit - kSlack - kOut) / (kW + kX + kScales);
   static constexpr int kStages = kFit > 8 ? 8 : kFit;
   // From a multiple of 1024 on.
   static constexpr int kAtW = 0;
   static constexpr int kAtX = kAtW + kStages * kW;
   static constexpr int kAtOut = kAtX + kStages * kX;
   static constexpr int kAtScales = kAtOut + kOut;
-  static constexpr int kAtScaled = kAtScales + kStages * kScales;
-  static constexpr int kAtTable = kAtScaled + kStages * kScaled;
+  static constexpr int kAtTable = kAtScales + kStages * kScales;
   static constexpr int kAtBarriers = kAtTable + kTable;
   static constexpr int kBytes = kAtBarriers + 256 + 1024;
   static_assert(kStages >= 3 && kBytes <= kSharedLimit);
@@ -146,7 +144,7 @@ __device__ __forceinline__ void DecodeFp4(uint32_t codes, uint2 table, uint32_t*
 // What a warpgroup knows of the ring and its place in it.
 struct Ring {
   uint32_t base;  // shared address
-  uint32_t full, empty, scaled;
+  uint32_t full, empty;
   int stage = 0;
   uint32_t phase = 0;
 
@@ -180,9 +178,11 @@ struct Fp4Rows {
     }
   }
 
-  // Registers of block kb, whose codes lie at `w`.
-  __device__ __forceinline__ void Decode(uint32_t w, uint32_t table, int kb, int blocks_k, int lane,
-                                         uint32_t (&a)[4][4]) {
+  uint4 codes[2];
+  uint2 values[2];
+
+  // Asks for the codes of block kb, which lie at `w`, and for the values that they stand for.
+  __device__ __forceinline__ void Load(uint32_t w, uint32_t table, int kb, int blocks_k, int lane) {
     const int t = lane % 4;
     if (kb % 4 == 0) {
 #pragma unroll
@@ -193,38 +193,70 @@ struct Fp4Rows {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      codes[i] = LoadShared4u(w + (lane / 4 + 8 * i) * 64 + t * 16);
       const uint32_t four = __shfl_sync(0xFFFFFFFFu, words[i], (lane & 28) | (kb & 3));
       const int s = static_cast<int>((four >> (8 * t)) & 0xFFu);
       const int entry = max(s - base[i] + 15, 0);
-      uint2 values;
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(values.x), "=r"(values.y) : "r"(table + 8 * entry));
-      const uint4 codes = LoadShared4u(w + (lane / 4 + 8 * i) * 64 + t * 16);
-      DecodeFp4(codes.x, values, &a[0][i], &a[0][2 + i]);
-      DecodeFp4(codes.y, values, &a[1][i], &a[1][2 + i]);
-      DecodeFp4(codes.z, values, &a[2][i], &a[2][2 + i]);
-      DecodeFp4(codes.w, values, &a[3][i], &a[3][2 + i]);
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(values[i].x), "=r"(values[i].y) : "r"(table + 8 * entry));
+    }
+  }
+  __device__ __forceinline__ void Decode(uint32_t (&a)[4][4]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      DecodeFp4(codes[i].x, values[i], &a[0][i], &a[0][2 + i]);
+      DecodeFp4(codes[i].y, values[i], &a[1][i], &a[1][2 + i]);
+      DecodeFp4(codes[i].z, values[i], &a[2][i], &a[2][2 + i]);
+      DecodeFp4(codes[i].w, values[i], &a[3][i], &a[3][2 + i]);
     }
   }
 };
 
-// sums += part * scales of the columns. The tensor cores and this share the registers' ports: its instructions add to
-// the time of a block even where they run beside products, so that there is one for a sum and nothing else.
-template <int kWidth>
-__device__ __forceinline__ void Promote(float (&sums)[kWidth / 2], const float (&part)[kWidth / 2], uint32_t scales,
-                                        int t) {
+// Scales of a block's columns, and what they are for: sums += products * scales.
+//
+// While tensor cores read their operands, other loads from shared memory wait long. So scales are asked for before the
+// products are, turned while those are under way, and what is left behind them is one instruction a sum. kAhead: for
+// how many of the kWidth/16 groups of columns there are registers.
+template <int kWidth, int kAhead = kWidth / 16>
+struct ColumnScales {
+  float4 f[kAhead];
+
+  __device__ __forceinline__ void Load(uint32_t scales, int t) {
 #pragma unroll
-  for (int u = 0; u < kWidth / 16; ++u) {
-    const float4 f = LoadShared4(scales + (u * 16 + t * 4) * 4);
-    sums[8 * u + 0] = fmaf(part[8 * u + 0], f.x, sums[8 * u + 0]);
-    sums[8 * u + 1] = fmaf(part[8 * u + 1], f.y, sums[8 * u + 1]);
-    sums[8 * u + 2] = fmaf(part[8 * u + 2], f.x, sums[8 * u + 2]);
-    sums[8 * u + 3] = fmaf(part[8 * u + 3], f.y, sums[8 * u + 3]);
-    sums[8 * u + 4] = fmaf(part[8 * u + 4], f.z, sums[8 * u + 4]);
-    sums[8 * u + 5] = fmaf(part[8 * u + 5], f.w, sums[8 * u + 5]);
-    sums[8 * u + 6] = fmaf(part[8 * u + 6], f.z, sums[8 * u + 6]);
-    sums[8 * u + 7] = fmaf(part[8 * u + 7], f.w, sums[8 * u + 7]);
+    for (int u = 0; u < kAhead; ++u) f[u] = LoadShared4(scales + (u * 16 + t * 4) * 4);
   }
-}
+  // Not to be moved behind the products: `volatile`.
+  static __device__ __forceinline__ float Times(float v, float s) {
+    asm volatile("mul.rn.f32 %0, %0, %1;" : "+f"(v) : "f"(s));
+    return v;
+  }
+  __device__ __forceinline__ void Multiply(float s) {
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) f[u] = {Times(f[u].x, s), Times(f[u].y, s), Times(f[u].z, s), Times(f[u].w, s)};
+  }
+  static __device__ __forceinline__ void AddGroup(float* sums, const float* part, float4 f) {
+    sums[0] = fmaf(part[0], f.x, sums[0]);
+    sums[1] = fmaf(part[1], f.y, sums[1]);
+    sums[2] = fmaf(part[2], f.x, sums[2]);
+    sums[3] = fmaf(part[3], f.y, sums[3]);
+    sums[4] = fmaf(part[4], f.z, sums[4]);
+    sums[5] = fmaf(part[5], f.w, sums[5]);
+    sums[6] = fmaf(part[6], f.z, sums[6]);
+    sums[7] = fmaf(part[7], f.w, sums[7]);
+  }
+  // s: the weight's scale, which those of Load have been multiplied by.
+  __device__ __forceinline__ void Add(float (&sums)[kWidth / 2], const float (&part)[kWidth / 2], uint32_t scales,
+                                      float s, int t) {
+#pragma unroll
+    for (int u = 0; u < kWidth / 16; ++u) {
+      if (u < kAhead) {
+        AddGroup(&sums[8 * u], &part[8 * u], f[u < kAhead ? u : 0]);
+      } else {
+        const float4 late = LoadShared4(scales + (u * 16 + t * 4) * 4);
+        AddGroup(&sums[8 * u], &part[8 * u], {late.x * s, late.y * s, late.z * s, late.w * s});
+      }
+    }
+  }
+};
 
 // sums: 64 rows of W (from `n` on) by kWidth rows of X.
 template <int kWidth>
@@ -272,112 +304,68 @@ __device__ __forceinline__ void Release(uint32_t bar, int lane) {
   if (lane < 2) BarrierArriveAt(bar, lane);
 }
 
-// Multiplies the scales of X that arrive by the weight's, for both warpgroups: the work of one warp beside the loader.
-template <typename L>
-__device__ __forceinline__ void ScaleColumns(const Params& p, const Work& work, Ring* ring, int lane) {
+// A scale of a weight's grid as it lies in memory: turned into a float a block later, so that nothing waits for it.
+__device__ __forceinline__ uint32_t LoadScale(const void* scale, bool is_f32, int64_t i) {
+  return is_f32 ? __ldg(static_cast<const uint32_t*>(scale) + i) : __ldg(static_cast<const uint8_t*>(scale) + i);
+}
+__device__ __forceinline__ float ScaleOf(uint32_t bits, bool is_f32) {
+  return is_f32 ? BitsFloat(bits) : E8M0ToFloat(static_cast<uint8_t>(bits));
+}
+
+template <typename L, int kWidth>
+__device__ __forceinline__ void MultiplyFp8(const Params& p, const Work& work, Ring* ring, int group, int thread) {
   const Target& target = p.targets[work.target];
-  const void* scale = target.experts == nullptr ? target.scale : target.experts[work.expert].scale;
-  const int64_t grid_row = static_cast<int64_t>(min(work.n, target.n - 1) / kBlockN) * target.scale_cols;
-  float next = 0;  // lane i: the scale of block i of 32
-  for (int kb = 0; kb < p.blocks_k; ++kb) {
-    if (kb % 32 == 0 && kb + lane < p.blocks_k) {
-      const int64_t at = grid_row + kb + lane;
-      next = target.scale_f32 ? __ldg(static_cast<const float*>(scale) + at)
-                              : E8M0ToFloat(__ldg(static_cast<const uint8_t*>(scale) + at));
-    }
-    const float s = __shfl_sync(0xFFFFFFFFu, next, kb % 32);
-    BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-    for (int i = lane * 16; i < work.width * 4; i += 512) {
-      const float4 f = LoadShared4(ring->base + L::kAtScales + ring->stage * L::kScales + i);
-      asm volatile(
-          "st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(ring->base + L::kAtScaled + ring->stage * L::kScaled + i),
-          "f"(f.x * s), "f"(f.y * s), "f"(f.z * s), "f"(f.w * s)
-          : "memory");
-    }
-    __syncwarp();
-    if (lane == 0) BarrierArrive(ring->scaled + 8 * ring->stage);
-    ring->Next<L::kStages>();
-  }
-}
-
-// A block of k of FP8 weights: waits for it, and sets the tensor cores to work.
-template <typename L, int kWidth>
-__device__ __forceinline__ void IssueFp8(float (&part)[kWidth / 2], uint64_t a, uint64_t b, const Ring& ring) {
-  a += ring.stage * (L::kW / 16);
-  b += ring.stage * (L::kX / 16);
-  BarrierWait(ring.full + 8 * ring.stage, ring.phase);
-  Pin(part);
-  WgmmaFence();
-  Wgmma<kWidth, false>::Shared(part, a, b);
-  Wgmma<kWidth, true>::Shared(part, a + 2, b + 2);
-  Wgmma<kWidth, true>::Shared(part, a + 4, b + 4);
-  Wgmma<kWidth, true>::Shared(part, a + 6, b + 6);
-  WgmmaCommit();
-  Pin(part);
-}
-
-// The block's products, waited for, to the sums.
-template <typename L, int kWidth>
-__device__ __forceinline__ void AddFp8(float (&sums)[kWidth / 2], float (&part)[kWidth / 2], const Ring& ring,
-                                       int lane) {
-  Pin(part);
-  BarrierWait(ring.scaled + 8 * ring.stage, ring.phase);
-  Promote<kWidth>(sums, part, ring.base + L::kAtScaled + ring.stage * L::kScaled, lane % 4);
-  Release(ring.empty + 8 * ring.stage, lane);
-}
-
-template <typename L, int kWidth, int kGroup>
-__device__ __forceinline__ void MultiplyFp8(const Params& p, const Work& work, Ring* ring, int thread) {
   const int lane = thread % 32;
   const int blocks_k = p.blocks_k;
-  float sums[kWidth / 2];
+  const bool is_f32 = target.scale_f32;
+  const void* scale = target.experts == nullptr ? target.scale : target.experts[work.expert].scale;
+  const int64_t grid_row = static_cast<int64_t>(min(work.n, target.n - 1) / kBlockN) * target.scale_cols;
+  uint32_t bits = LoadScale(scale, is_f32, grid_row);
+  float sums[kWidth / 2], part[kWidth / 2];
 #pragma unroll
   for (float& v : sums) v = 0;
-  const uint64_t a = Operand(ring->base + L::kAtW + kGroup * 64 * kBlockK);
-  const uint64_t b = Operand(ring->base + L::kAtX);
-  if constexpr (kWidth <= 128) {
-    // The next block is multiplied while this one is added; wider tiles have no registers for two.
-    float parts[2][kWidth / 2];
-    IssueFp8<L, kWidth>(parts[0], a, b, *ring);
-    int kb = 0;
-    for (; kb + 2 < blocks_k; kb += 2) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Ring at = *ring;
-        ring->Next<L::kStages>();
-        IssueFp8<L, kWidth>(parts[1 - i], a, b, *ring);
-        WgmmaWait<1>();
-        AddFp8<L, kWidth>(sums, parts[i], at, lane);
-      }
-    }
-    if (kb + 1 < blocks_k) {
-      const Ring at = *ring;
-      ring->Next<L::kStages>();
-      IssueFp8<L, kWidth>(parts[1], a, b, *ring);
-      WgmmaWait<1>();
-      AddFp8<L, kWidth>(sums, parts[0], at, lane);
-      WgmmaWait();
-      AddFp8<L, kWidth>(sums, parts[1], *ring, lane);
-    } else {
-      WgmmaWait();
-      AddFp8<L, kWidth>(sums, parts[0], *ring, lane);
-    }
+  for (int kb = 0; kb < blocks_k; ++kb) {
+    const uint64_t a = Operand(ring->base + L::kAtW + group * 64 * kBlockK) + ring->stage * (L::kW / 16);
+    const uint64_t b = Operand(ring->base + L::kAtX) + ring->stage * (L::kX / 16);
+    const uint32_t scales = ring->base + L::kAtScales + ring->stage * L::kScales;
+    ColumnScales<kWidth> columns;
+    BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+    columns.Load(scales, lane % 4);
+#if HADAL_TURNS
+    NamedBarrier(3 + group, 256);
+#endif
+    Pin(part);
+    WgmmaFence();
+    Wgmma<kWidth, false>::Shared(part, a, b);
+    Wgmma<kWidth, true>::Shared(part, a + 2, b + 2);
+    Wgmma<kWidth, true>::Shared(part, a + 4, b + 4);
+#if HADAL_TURNS == 2
+    WgmmaCommit();
+#endif
+    Wgmma<kWidth, true>::Shared(part, a + 6, b + 6);
+    WgmmaCommit();
+    Pin(part);
+#if HADAL_TURNS == 1
+    NamedArrive(4 - group, 256);
+#endif
+    const float s = ScaleOf(bits, is_f32);
+    bits = LoadScale(scale, is_f32, grid_row + min(kb + 1, blocks_k - 1));
+    columns.Multiply(s);
+#if HADAL_TURNS == 2
+    WgmmaWait<1>();
+    NamedArrive(4 - group, 256);
+#endif
+    WgmmaWait();
+    Pin(part);
+    columns.Add(sums, part, scales, s, lane % 4);
+    Release(ring->empty + 8 * ring->stage, lane);
     ring->Next<L::kStages>();
-  } else {
-    float part[kWidth / 2];
-    for (int kb = 0; kb < blocks_k; ++kb) {
-      IssueFp8<L, kWidth>(part, a, b, *ring);
-      WgmmaWait();
-      AddFp8<L, kWidth>(sums, part, *ring, lane);
-      ring->Next<L::kStages>();
-    }
   }
-  Store<kWidth>(sums, p.targets[work.target], work, work.n + kGroup * 64, ring->base + L::kAtOut + kGroup * L::kOut / 2,
-                kGroup, thread);
+  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
 }
 
-template <typename L, int kWidth, int kGroup>
-__device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, Ring* ring, int thread) {
+template <typename L, int kWidth>
+__device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, Ring* ring, int group, int thread) {
   const Target& target = p.targets[work.target];
   const int lane = thread % 32, warp = thread / 32;
   const int blocks_k = p.blocks_k;
@@ -386,14 +374,29 @@ __device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, R
   for (float& v : sums) v = 0;
   const HopperExpert& expert = target.experts[work.expert];
   Fp4Rows rows;
-  rows.Start(static_cast<const uint8_t*>(expert.scale), expert.base, work.n + kGroup * 64 + warp * 16 + lane / 4,
+  rows.Start(static_cast<const uint8_t*>(expert.scale), expert.base, work.n + group * 64 + warp * 16 + lane / 4,
              target.n, blocks_k, lane % 4);
   const uint32_t table = ring->base + L::kAtTable;
-  const uint32_t codes = ring->base + L::kAtW + (kGroup * 64 + warp * 16) * 64;
+  const uint32_t codes = ring->base + L::kAtW + (group * 64 + warp * 16) * 64;
   const uint64_t b0 = Operand(ring->base + L::kAtX);
-  // Block kb is multiplied from `a`, and the next decoded into `ahead` meanwhile.
-  const auto step = [&](const uint32_t(&a)[4][4], uint32_t(&ahead)[4][4], int kb) __attribute__((always_inline)) {
+  uint32_t a[4][4];
+  BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+  rows.Load(codes + ring->stage * L::kW, table, 0, blocks_k, lane);
+  rows.Decode(a);
+  for (int kb = 0; kb < blocks_k; ++kb) {
     const uint64_t b = b0 + ring->stage * (L::kX / 16);
+    const uint32_t scales = ring->base + L::kAtScales + ring->stage * L::kScales;
+    const uint32_t empty = ring->empty + 8 * ring->stage;
+    ColumnScales<kWidth, kWidth <= 96 ? kWidth / 16 : kWidth / 32> columns;
+    columns.Load(scales, lane % 4);
+    ring->Next<L::kStages>();
+    if (kb + 1 < blocks_k) {
+      BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+      rows.Load(codes + ring->stage * L::kW, table, kb + 1, blocks_k, lane);
+    }
+#if HADAL_TURNS
+    NamedBarrier(3 + group, 256);
+#endif
     Pin(part);
     WgmmaFence();
     Wgmma<kWidth, false>::Registers(part, a[0], b);
@@ -402,69 +405,33 @@ __device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, R
     Wgmma<kWidth, true>::Registers(part, a[3], b + 6);
     WgmmaCommit();
     Pin(part);
-    const int stage = ring->stage;
-    ring->Next<L::kStages>();
-    if (kb + 1 < blocks_k) {
-      BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-      rows.Decode(codes + ring->stage * L::kW, table, kb + 1, blocks_k, lane, ahead);
-    }
+#if HADAL_TURNS
+    NamedArrive(4 - group, 256);
+#endif
+    // The next block is decoded while this one is multiplied.
+    uint32_t ahead[4][4];
+    rows.Decode(ahead);
     WgmmaWait();
     Pin(part);
-    Promote<kWidth>(sums, part, ring->base + L::kAtScales + stage * L::kScales, lane % 4);
-    Release(ring->empty + 8 * stage, lane);
-  };
-  uint32_t even[4][4], odd[4][4];
-  BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-  rows.Decode(codes + ring->stage * L::kW, table, 0, blocks_k, lane, even);
-  for (int kb = 0; kb < blocks_k; kb += 2) {
-    step(even, odd, kb);
-    if (kb + 1 < blocks_k) step(odd, even, kb + 1);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = ahead[i / 4][i % 4];
+    columns.Add(sums, part, scales, 1.0f, lane % 4);
+    Release(empty, lane);
   }
   // The table's values are 2^6 times what a row's largest scale asks for.
   const float f0 = E8M0ToFloat(static_cast<uint8_t>(rows.base[0])) * 0.015625f;
   const float f1 = E8M0ToFloat(static_cast<uint8_t>(rows.base[1])) * 0.015625f;
 #pragma unroll
   for (int i = 0; i < kWidth / 2; ++i) sums[i] *= i % 4 < 2 ? f0 : f1;
-  Store<kWidth>(sums, target, work, work.n + kGroup * 64, ring->base + L::kAtOut + kGroup * L::kOut / 2, kGroup,
-                thread);
+  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
 }
 
-template <typename L, bool kFp4, int kWidth, int kGroup>
-__device__ __forceinline__ void Multiply(const Params& p, const Work& work, Ring* ring, int thread) {
+template <typename L, bool kFp4, int kWidth>
+__device__ __forceinline__ void Multiply(const Params& p, const Work& work, Ring* ring, int group, int thread) {
   if constexpr (kFp4) {
-    MultiplyFp4<L, kWidth, kGroup>(p, work, ring, thread);
+    MultiplyFp4<L, kWidth>(p, work, ring, group, thread);
   } else {
-    MultiplyFp8<L, kWidth, kGroup>(p, work, ring, thread);
-  }
-}
-
-// All tiles, by the warpgroup of the upper or the lower 64 rows: a number known to the compiler keeps addresses
-// uniform.
-template <bool kGrouped, bool kFp4, int kWidth, int kGroup>
-__device__ __forceinline__ void MultiplyTiles(const Params& p, Ring ring, int first, int step, int rank,
-                                              int tile_count) {
-  using L = Layout<kWidth, kFp4>;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  Work work;
-  for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
-    if constexpr (kGrouped) {
-      switch (work.width) {
-        case 32:
-          Multiply<L, kFp4, 32, kGroup>(p, work, &ring, thread);
-          break;
-        case 64:
-          Multiply<L, kFp4, 64, kGroup>(p, work, &ring, thread);
-          break;
-        case 96:
-          Multiply<L, kFp4, 96, kGroup>(p, work, &ring, thread);
-          break;
-        default:
-          Multiply<L, kFp4, 128, kGroup>(p, work, &ring, thread);
-          break;
-      }
-    } else {
-      Multiply<L, kFp4, kWidth, kGroup>(p, work, &ring, thread);
-    }
+    MultiplyFp8<L, kWidth>(p, work, ring, group, thread);
   }
 }
 
@@ -477,7 +444,7 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
   using L = Layout<kWidth, kFp4>;
   extern __shared__ uint8_t shared[];
   const uint32_t base = (SharedAddress(shared) + 1023) / 1024 * 1024;
-  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages, scaled = empty + 8 * L::kStages;
+  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages;
   const int rank = static_cast<int>(ClusterRank());
   const int first = static_cast<int>(blockIdx.x) / 2, step = static_cast<int>(gridDim.x) / 2;
   const int tile_count = kGrouped ? *p.tile_count : 0;
@@ -485,7 +452,6 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
     for (int i = 0; i < L::kStages; ++i) {
       BarrierInit(full + 8 * i, 1);
       BarrierInit(empty + 8 * i, 16);  // eight warps of two blocks
-      BarrierInit(scaled + 8 * i, 1);
     }
     BarrierInitFence();
     PrefetchMap(&p.x);
@@ -501,7 +467,7 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
     }
   }
   ClusterSync();
-  Ring ring = {base, full, empty, scaled};
+  Ring ring = {base, full, empty};
   if (threadIdx.x < 128) {
     FewerRegisters<40>();
     Work work;
@@ -531,19 +497,40 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
           ring.Next<L::kStages>();
         }
       }
-    } else if (!kFp4 && threadIdx.x >= 32 && threadIdx.x < 64) {
-      for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
-        ScaleColumns<L>(p, work, &ring, static_cast<int>(threadIdx.x) - 32);
-      }
     }
     __syncwarp();
   } else {
     MoreRegisters<232>();
-    if (threadIdx.x < 256) {
-      MultiplyTiles<kGrouped, kFp4, kWidth, 0>(p, ring, first, step, rank, tile_count);
-    } else {
-      MultiplyTiles<kGrouped, kFp4, kWidth, 1>(p, ring, first, step, rank, tile_count);
+    // From lane 0, so that the compiler knows it for one of the whole warp.
+    const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+#if HADAL_TURNS
+    if (group == 1) NamedArrive(3, 256);
+#endif
+    Work work;
+    for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
+      if constexpr (kGrouped) {
+        switch (work.width) {
+          case 32:
+            Multiply<L, kFp4, 32>(p, work, &ring, group, thread);
+            break;
+          case 64:
+            Multiply<L, kFp4, 64>(p, work, &ring, group, thread);
+            break;
+          case 96:
+            Multiply<L, kFp4, 96>(p, work, &ring, group, thread);
+            break;
+          default:
+            Multiply<L, kFp4, 128>(p, work, &ring, group, thread);
+            break;
+        }
+      } else {
+        Multiply<L, kFp4, kWidth>(p, work, &ring, group, thread);
+      }
     }
+#if HADAL_TURNS
+    if (group == 0) NamedBarrier(3, 256);
+#endif
   }
   ClusterSync();  // neither block may go while the other writes to it
 #endif
@@ -996,7 +983,7 @@ void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const Hop
   int width = force_tile;
   if (width == 0) {
     int64_t best = 0;
-    for (const int candidate : {192, 160, 128, 96, 64, 32}) {
+    for (const int candidate : {128, 96, 64, 32}) {
       const int64_t cycles = Cycles(x.rows, pairs, blocks_k, candidate);
       if (width != 0 && cycles >= best) continue;
       width = candidate;
@@ -1017,12 +1004,8 @@ void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const Hop
       return LaunchMatrix<false, false, 64>(stream, params, tiles);
     case 96:
       return LaunchMatrix<false, false, 96>(stream, params, tiles);
-    case 128:
-      return LaunchMatrix<false, false, 128>(stream, params, tiles);
-    case 160:
-      return LaunchMatrix<false, false, 160>(stream, params, tiles);
     default:
-      return LaunchMatrix<false, false, 192>(stream, params, tiles);
+      return LaunchMatrix<false, false, 128>(stream, params, tiles);
   }
 }
 
