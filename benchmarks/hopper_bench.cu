@@ -326,10 +326,10 @@ void CheckLinear() {
       const ops::Tensor xt = {x.get(), DType::kBF16, m, c.k, x_stride};
       const ops::Tensor ot = {out.get(), c.out_f32 ? DType::kF32 : DType::kBF16, m, c.n, out_stride};
       Expect(HopperLinearSupported(weight, ot), "supported");
-      LaunchHopperQuantize({}, xt, HopperOrder::kPlain, input);
+      LaunchHopperQuantize({}, xt, input);
       std::vector<uint8_t> last;
       double worst = 0;
-      for (const int width : {0, 32, 64, 96, 128}) {
+      for (const int width : {0, 32, 64, 128}) {
         out.Poison();
         const HopperTarget target = {&weight, ot};
         LaunchHopperLinear({}, input, {&target, 1}, width);
@@ -391,7 +391,7 @@ void TimeLinear(bool widths) {
       const HopperInput input = HopperInput::Carve(memory.get(), m, s.k);
       const ops::Tensor xt = ops::MakeTensor(x.get(), DType::kBF16, m, s.k);
       const ops::Tensor ot = ops::MakeTensor(out.get(), DType::kBF16, m, s.n);
-      LaunchHopperQuantize({}, xt, HopperOrder::kPlain, input);
+      LaunchHopperQuantize({}, xt, input);
       const double flops = 2.0 * m * s.n * s.k;
       const auto run = [&](int width) {
         return Time(Calls(flops), [&](int i) {
@@ -405,7 +405,7 @@ void TimeLinear(bool widths) {
                   {{codes.get() + (5 * Calls(flops) - 1) % copies * s.n * s.k, scales.get(), false, false, s.k}},
                   {2000, m, s.n, out.get(), s.n, false});
       Expect(error < 3e-3, "linear's error");
-      const double quantise = Time(20, [&](int) { LaunchHopperQuantize({}, xt, HopperOrder::kPlain, input); });
+      const double quantise = Time(20, [&](int) { LaunchHopperQuantize({}, xt, input); });
       const double rate = flops / ms * 1e-9;
       const double lt8 = CublasLt(CUDA_R_8F_E4M3, pointers, input.codes, out.get(), m, s.n, s.k);
       const double lt16 = m >= 4096 ? CublasLt(CUDA_R_16BF, wide, x.get(), out.get(), m, s.n, s.k) : 0;
@@ -413,31 +413,13 @@ void TimeLinear(bool widths) {
                   ms * 1e3, lt8, lt16, 100 * rate / lt8, 3.0 * m * s.k / quantise * 1e-6);
       if (widths) {
         std::printf(" |");
-        for (const int width : {32, 64, 96, 128}) std::printf(" %d:%.0f", width, flops / run(width) * 1e-9);
+        for (const int width : {32, 64, 128}) std::printf(" %d:%.0f", width, flops / run(width) * 1e-9);
       }
       std::printf("\n");
       std::fflush(stdout);
     }
   }
 }
-
-#ifdef HADAL_PROBE
-void Probe(int width, int calls) {
-  const int64_t m = 4096, n = 4096, k = 8192;
-  Buffer<uint8_t> codes(n * k), scales(n * k / 16384);
-  FillWith(codes.get(), codes.count(), Fill::kE4M3, 1);
-  FillWith(scales.get(), scales.count(), Fill::kE8M0, 2);
-  const ops::LinearWeight w = {.n = n, .k = k, .dtype = DType::kF8E4M3, .data = codes.get(), .scale = scales.get()};
-  Buffer<Bf16> x(m * k), out(m * n);
-  FillWith(x.get(), x.count(), Fill::kBf16, 3);
-  Buffer<uint8_t> memory(static_cast<int64_t>(HopperInput::Bytes(m, k)));
-  const HopperInput input = HopperInput::Carve(memory.get(), m, k);
-  LaunchHopperQuantize({}, ops::MakeTensor(x.get(), DType::kBF16, m, k), HopperOrder::kPlain, input);
-  const HopperTarget target = {&w, ops::MakeTensor(out.get(), DType::kBF16, m, n)};
-  const double ms = Time(calls, [&](int) { LaunchHopperLinear({}, input, {&target, 1}, width); });
-  std::printf(" %d: %.0f TFLOP/s (%.1f us)", width, 2.0 * m * n * k / ms * 1e-9, ms * 1e3);
-}
-#endif
 
 // A layer's experts and all scratch that they need.
 struct Experts {
@@ -490,7 +472,6 @@ struct MoeRun {
 
 void Moe(const MoeRun& c, bool fp4, bool time, int low, int span) {
   Experts layer(c.experts, c.d, c.f, fp4, low, span);
-  const HopperOrder order = fp4 ? HopperOrder::kFp4 : HopperOrder::kPlain;
   Buffer<int32_t> choices(c.tokens * c.k);
   Buffer<float> weights(c.tokens * c.k);
   ChooseKernel<<<static_cast<unsigned>(CeilDiv(c.tokens, 128)), 128>>>(choices.get(), c.tokens, c.k, c.experts, 21);
@@ -518,11 +499,11 @@ void Moe(const MoeRun& c, bool fp4, bool time, int low, int span) {
   const float limit = 10;
   const std::vector<std::pair<const char*, std::function<void()>>> steps = {
       {"plan", [&] { LaunchHopperPlan({}, choices.get(), weights.get(), plan); }},
-      {"scatter", [&] { LaunchHopperScatter({}, xt, order, plan, in); }},
+      {"scatter", [&] { LaunchHopperScatter({}, xt, plan, in); }},
       {"w1, w3", [&] { LaunchHopperGroupedLinear({}, in, plan, first); }},
       {"swiglu",
        [&] {
-         LaunchHopperSwiGlu({}, {gate, up, limit, true}, order, plan, hidden);
+         LaunchHopperSwiGlu({}, {gate, up, limit, true}, plan, hidden);
        }},
       {"w2",
        [&] {
@@ -611,17 +592,6 @@ void Moe(const MoeRun& c, bool fp4, bool time, int low, int span) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
-#ifdef HADAL_PROBE
-  if (what == "probe") {
-    if (argc > 2) {
-      Probe(std::atoi(argv[2]), 1);
-    } else {
-      for (const int width : {32, 64, 96, 128, 192}) Probe(width, 20);
-    }
-    std::printf("\n");
-    return 0;
-  }
-#endif
   const bool widths = argc > 2 && std::string(argv[2]) == "--widths";
   if (what == "check" || what == "all") {
     CheckLinear();

@@ -31,15 +31,6 @@ __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Threads of one warpgroup, by the number of a named barrier (0 is __syncthreads').
-__device__ __forceinline__ void NamedBarrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-__device__ __forceinline__ void NamedArrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 template <int kRegisters>
 __device__ __forceinline__ void MoreRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -58,6 +49,9 @@ __device__ __forceinline__ void BarrierInitFence() {
 }
 __device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void BarrierArrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 // Arrives at the barrier of the same place in block `rank` of the cluster.
 __device__ __forceinline__ void BarrierArriveAt(uint32_t bar, uint32_t rank) {
@@ -123,8 +117,7 @@ __device__ __forceinline__ uint64_t Operand(uint32_t address) {
 }
 
 // d[64, N] (+)= a[64, 32] * b[N, 32]^T in e4m3: thread 32*w + 4*g + t holds rows 16*w + g (d[4*i], d[4*i+1]) and 16*w +
-// g + 8 (d[4*i+2], d[4*i+3]), columns 8*i + 2*t and one more. a: from shared memory, or registers of rows g, g + 8 at k
-// 4*t, then of both at k 16 + 4*t. kAdd false: d is overwritten.
+// g + 8 (d[4*i+2], d[4*i+3]), columns 8*i + 2*t and one more. kAdd false: d is overwritten.
 template <int kN, bool kAdd>
 struct Wgmma;
 
@@ -138,11 +131,6 @@ struct Wgmma;
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define HADAL_OUT_64 HADAL_D8(0), HADAL_D8(8), HADAL_D8(16), HADAL_D8(24)
-#define HADAL_LIST_96                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define HADAL_OUT_96 HADAL_D8(0), HADAL_D8(8), HADAL_D8(16), HADAL_D8(24), HADAL_D8(32), HADAL_D8(40)
 #define HADAL_LIST_128                                                               \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -150,72 +138,39 @@ struct Wgmma;
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define HADAL_OUT_128 \
   HADAL_D8(0), HADAL_D8(8), HADAL_D8(16), HADAL_D8(24), HADAL_D8(32), HADAL_D8(40), HADAL_D8(48), HADAL_D8(56)
-#define HADAL_LIST_160                                                               \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define HADAL_OUT_160                                                                                           \
-  HADAL_D8(0), HADAL_D8(8), HADAL_D8(16), HADAL_D8(24), HADAL_D8(32), HADAL_D8(40), HADAL_D8(48), HADAL_D8(56), \
-      HADAL_D8(64), HADAL_D8(72)
-#define HADAL_LIST_192                                                               \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define HADAL_OUT_192                                                                                           \
-  HADAL_D8(0), HADAL_D8(8), HADAL_D8(16), HADAL_D8(24), HADAL_D8(32), HADAL_D8(40), HADAL_D8(48), HADAL_D8(56), \
-      HADAL_D8(64), HADAL_D8(72), HADAL_D8(80), HADAL_D8(88)
 
-#define HADAL_WGMMA(n, a0, a1, a2, a3, a4, a5)                                                                      \
+#define HADAL_WGMMA(n, a0, a1, a2)                                                                                  \
   template <bool kAdd>                                                                                              \
   struct Wgmma<n, kAdd> {                                                                                           \
-    static __device__ __forceinline__ void Shared(float (&d)[(n) / 2], uint64_t a, uint64_t b) {                    \
+    static __device__ __forceinline__ void Multiply(float (&d)[(n) / 2], uint64_t a, uint64_t b) {                  \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" HADAL_LIST_##n "}, %" #a0 ", %" #a1 \
                                                                                                ", %" #a2 ", 1, 1;"  \
                    : HADAL_OUT_##n                                                                                  \
                    : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));                                                            \
     }                                                                                                               \
-    static __device__ __forceinline__ void Registers(float (&d)[(n) / 2], const uint32_t (&a)[4], uint64_t b) {     \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" HADAL_LIST_##n                      \
-                   "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #a4 ", %" #a5 ", 1, 1;"                         \
-                   : HADAL_OUT_##n                                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd ? 1 : 0));                        \
-    }                                                                                                               \
   };
 
-HADAL_WGMMA(32, 16, 17, 18, 19, 20, 21)
-HADAL_WGMMA(64, 32, 33, 34, 35, 36, 37)
-HADAL_WGMMA(96, 48, 49, 50, 51, 52, 53)
-HADAL_WGMMA(128, 64, 65, 66, 67, 68, 69)
-HADAL_WGMMA(160, 80, 81, 82, 83, 84, 85)
-HADAL_WGMMA(192, 96, 97, 98, 99, 100, 101)
+HADAL_WGMMA(32, 16, 17, 18)
+HADAL_WGMMA(64, 32, 33, 34)
+HADAL_WGMMA(128, 64, 65, 66)
 #undef HADAL_WGMMA
 #undef HADAL_D8
 #undef HADAL_LIST_32
 #undef HADAL_OUT_32
 #undef HADAL_LIST_64
 #undef HADAL_OUT_64
-#undef HADAL_LIST_96
-#undef HADAL_OUT_96
 #undef HADAL_LIST_128
 #undef HADAL_OUT_128
-#undef HADAL_LIST_160
-#undef HADAL_OUT_160
-#undef HADAL_LIST_192
-#undef HADAL_OUT_192
 
-// Four 8x8 matrices of 16-bit values, transposed, to rows of 16 bytes: lane 8*i + r gives the address of row r of
-// matrix i.
-__device__ __forceinline__ void StoreMatricesTransposed(uint32_t to, uint32_t m0, uint32_t m1, uint32_t m2,
-                                                        uint32_t m3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(m0), "r"(m1),
-               "r"(m2), "r"(m3)
+// Four 8x8 matrices of 16-bit values to rows of 16 bytes: lane 8*i + r gives the address of row r of matrix i.
+__device__ __forceinline__ void StoreMatrices(uint32_t to, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(m0), "r"(m1), "r"(m2),
+               "r"(m3)
                : "memory");
 }
+
+// What this thread has written to shared memory, for the tensor cores.
+__device__ __forceinline__ void FenceForProducts() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Two values to nearest even, `low` in the lower half.
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {

@@ -1,11 +1,13 @@
-// One kernel for all: a cluster of two blocks multiplies 256 rows of W (128 a block) by `width` rows of X. W is the
-// operand of 64 rows that a warpgroup multiplies (FP8 from shared memory, FP4 decoded into registers), rows of X are
-// the columns of the result: their number goes by 32, so that an expert's odd share of tokens wastes little, and the
-// decoded codes are used for all of them at once. Both blocks need the same rows of X: each loads half of them for
-// both.
+// One kernel for all. A cluster of two blocks multiplies 128 rows of X by 2*kWidth rows of W (kWidth a block); each
+// block loads half of the rows of X for both. Rows of X are the operand whose rows a thread keeps (two of them): their
+// scales are two registers. The other way round, with rows of W as that operand, FP4 could be decoded into its
+// registers and tiles could have any number of tokens, but a thread needs the scales of kWidth/4 columns, and loads
+// from shared memory wait long beside running products: 490 ns a block of k against 325 (128 x 128, products and sums
+// alone).
 //
-// A block is a warpgroup that loads (one thread of it works) and two that multiply. Blocks stay for many tiles; stages
-// of 128 of k run through a ring in shared memory.
+// A block is a warpgroup that loads (one thread of it works), two that multiply (64 rows of X each), and for FP4 one
+// that decodes codes to e4m3 in shared memory. Blocks stay for many tiles; stages of 128 of k run through a ring in
+// shared memory.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -19,11 +21,8 @@ namespace hadal::gpu::cuda {
 namespace {
 
 constexpr int kBlockK = 128;
-constexpr int kBlockN = 128;  // rows of W of a block, as of a block of its scale grid
-constexpr int kPairN = 2 * kBlockN;
-constexpr int kThreads = 384;
-constexpr int kMaxWidth = 128;     // two sets of 64 sums, and scales for them, are what a thread has room for
-constexpr int kExpertWidth = 128;  // widest tile of an expert
+constexpr int kRows = 128;         // of X, of a tile
+constexpr int kExpertWidth = 128;  // rows of W of a block, of experts
 constexpr int kSharedLimit = 232448;
 
 HADAL_HOST_DEVICE constexpr int64_t RoundUp(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
@@ -34,8 +33,7 @@ struct Target {
   const void* scale = nullptr;  // of one weight; experts have theirs in the table
   const HopperExpert* experts = nullptr;
   int n = 0;
-  int scale_cols = 0;  // of a row of the scale grid
-  int pair_end = 0;    // pairs of blocks of the targets up to this one
+  int pair_end = 0;  // pairs of blocks of the targets up to this one
   bool scale_f32 = false;
   bool out_f32 = false;
 };
@@ -53,32 +51,30 @@ struct Params {
   int pairs = 0;
 };
 
-// Where the scale of row `row` lies among those of its block of k: a thread of a product has columns 2*t, 2*t + 1, 8 +
-// 2*t, 9 + 2*t of 16, and finds their scales side by side.
-HADAL_HOST_DEVICE int64_t HopperScaleSlot(int64_t row) {
-  const int64_t in = row % 16;
-  return row - in + in % 8 / 2 * 4 + in / 8 * 2 + in % 2;
-}
-
 template <int kWidth, bool kFp4>
 struct Layout {
-  static constexpr int kW = kFp4 ? kBlockN * kBlockK / 2 : kBlockN * kBlockK;
-  static constexpr int kX = kWidth * kBlockK;
-  static constexpr int kScales = kWidth * 4;
-  static constexpr int kOut = 2 * kWidth * 128;  // 64 bf16 of a row, for each warpgroup
+  static constexpr int kThreads = kFp4 ? 512 : 384;
+  static constexpr int kX = kRows * kBlockK;
+  static constexpr int kW = kWidth * kBlockK;                     // e4m3
+  static constexpr int kCodes = kFp4 ? kWidth * kBlockK / 2 : 0;  // FP4, as loaded
+  static constexpr int kScales = kRows * 4;
+  static constexpr int kOutPitch =
+      kWidth * 2 + 16;  // of a row of results; one 16-byte word more, against bank conflicts
+  static constexpr int kOut = kRows * kOutPitch;
   static constexpr int kTable = 128;
-  static constexpr int kSlack = 1024 + kTable + 256;  // alignment, table, barriers
-  static constexpr int kFit = (kSharedLimit - kSlack - kOut) / (kW + kX + kScales);
+  static constexpr int kBarriers = 256;
+  static constexpr int kFit = (kSharedLimit - 1024 - kTable - kBarriers - kOut) / (kX + kW + kCodes + kScales);
   static constexpr int kStages = kFit > 8 ? 8 : kFit;
   // From a multiple of 1024 on.
-  static constexpr int kAtW = 0;
-  static constexpr int kAtX = kAtW + kStages * kW;
-  static constexpr int kAtOut = kAtX + kStages * kX;
-  static constexpr int kAtScales = kAtOut + kOut;
-  static constexpr int kAtTable = kAtScales + kStages * kScales;
+  static constexpr int kAtX = 0;
+  static constexpr int kAtW = kAtX + kStages * kX;
+  static constexpr int kAtCodes = kAtW + kStages * kW;
+  static constexpr int kAtScales = kAtCodes + kStages * kCodes;
+  static constexpr int kAtOut = kAtScales + kStages * kScales;
+  static constexpr int kAtTable = kAtOut + kOut;
   static constexpr int kAtBarriers = kAtTable + kTable;
-  static constexpr int kBytes = kAtBarriers + 256 + 1024;
-  static_assert(kStages >= 3 && kBytes <= kSharedLimit);
+  static constexpr int kBytes = kAtBarriers + kBarriers + 1024;
+  static_assert(kStages >= 4 && kBytes <= kSharedLimit && kW % 1024 == 0);
 };
 
 #if HADAL_SM90A
@@ -86,7 +82,7 @@ struct Layout {
 using namespace hopper;
 
 struct Work {
-  int target, n, row, rows, width, expert;
+  int target, n, row, rows, expert;
 };
 
 // Tile `index` for the block of this rank; false behind the last.
@@ -100,37 +96,38 @@ __device__ __forceinline__ bool Locate(const Params& p, int index, int rank, int
     work->expert = tile.expert;
     work->row = tile.row;
     work->rows = tile.rows;
-    work->width = tile.width;
   } else {
     // In groups of 8 tiles of rows, so that the tiles under way at a time share rows of both operands in L2.
-    const int row_tiles = (p.rows + kWidth - 1) / kWidth;
+    const int row_tiles = (p.rows + kRows - 1) / kRows;
     if (index >= row_tiles * p.pairs) return false;
     const int group = index / (8 * p.pairs);
     const int tiles = min(8, row_tiles - 8 * group);
     const int in = index - group * 8 * p.pairs;
     pair = in / tiles;
     work->expert = 0;
-    work->row = (8 * group + in % tiles) * kWidth;
-    work->rows = min(kWidth, p.rows - work->row);
-    work->width = kWidth;
+    work->row = (8 * group + in % tiles) * kRows;
+    work->rows = min(kRows, p.rows - work->row);
   }
   int target = 0;
   while (pair >= p.targets[target].pair_end) ++target;
   if (target > 0) pair -= p.targets[target - 1].pair_end;
   work->target = target;
-  work->n = pair * kPairN + rank * kBlockN;
+  work->n = (2 * pair + rank) * kWidth;
   return true;
 }
 
-__device__ __forceinline__ float4 LoadShared4(uint32_t at) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+__device__ __forceinline__ float LoadShared(uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
   return v;
 }
-__device__ __forceinline__ uint4 LoadShared4u(uint32_t at) {
+__device__ __forceinline__ uint4 LoadShared4(uint32_t at) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
   return v;
+}
+__device__ __forceinline__ void StoreShared4(uint32_t at, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
 // Eight FP4 codes as e4m3, signs from the codes, magnitudes from the eight of a table.
@@ -141,10 +138,10 @@ __device__ __forceinline__ void DecodeFp4(uint32_t codes, uint2 table, uint32_t*
   *high = __byte_perm(table.x, table.y, pick >> 16) | (__byte_perm(shifted, codes, 0x7362) & 0x80808080u);
 }
 
-// What a warpgroup knows of the ring and its place in it.
+// What a warp knows of the ring and its place in it.
 struct Ring {
   uint32_t base;  // shared address
-  uint32_t full, empty;
+  uint32_t full, empty, decoded;
   int stage = 0;
   uint32_t phase = 0;
 
@@ -157,141 +154,92 @@ struct Ring {
   }
 };
 
-// The FP4 rows of a thread: scales of its two rows, and codes to registers.
-//
-// Of a row's 128 codes, thread t of four takes 32 consecutive ones, which have one scale: 16 bytes, and one look-up of
-// the eight values that codes have under it. Product s of a block is of codes 8*s ... 8*s+7 of each thread; X lies in
-// the same order (HopperOrder::kFp4).
-struct Fp4Rows {
-  const uint32_t* scale[2];  // E8M0, four a block of k
-  int base[2];
-  uint32_t words[2], next[2];  // of this thread's share of four blocks of k
-
-  __device__ __forceinline__ void Start(const uint8_t* scales, const uint8_t* bases, int row0, int n, int blocks_k,
-                                        int t) {
+// Decodes a tile's FP4 rows to e4m3, block by block: a warp 32 rows. Of a row's 128 codes a thread takes 32 that have
+// one scale: 16 bytes, one look-up of the eight values that codes have under it, and 32 bytes written where the copy
+// engine would have laid e4m3 down.
+template <typename L>
+__device__ __forceinline__ void DecodeTile(const Params& p, const Work& work, Ring* ring, int thread) {
+  const Target& target = p.targets[work.target];
+  const HopperExpert& expert = target.experts[work.expert];
+  const int lane = thread % 32, g = lane / 4, t = lane % 4;
+  const int row0 = thread / 32 * 32 + g;
+  const int blocks_k = p.blocks_k;
+  const uint32_t* scale[4];  // of the thread's four rows: E8M0, four a block
+  int base[4];
+  uint32_t words[4], next[4];  // of the thread's share of four blocks
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = min(row0 + 8 * i, n - 1);
-      scale[i] = reinterpret_cast<const uint32_t*>(scales + static_cast<int64_t>(row) * blocks_k * 4);
-      base[i] = __ldg(bases + row);
-      next[i] = t < blocks_k ? __ldg(scale[i] + t) : 0;
-    }
+  for (int i = 0; i < 4; ++i) {
+    const int row = min(work.n + row0 + 8 * i, target.n - 1);
+    scale[i] = static_cast<const uint32_t*>(expert.scale) + static_cast<int64_t>(row) * blocks_k + t;
+    base[i] = 15 - __ldg(expert.base + row);
+    next[i] = t < blocks_k ? __ldg(scale[i]) : 0;
   }
-
-  uint4 codes[2];
-  uint2 values[2];
-
-  // Asks for the codes of block kb, which lie at `w`, and for the values that they stand for.
-  __device__ __forceinline__ void Load(uint32_t w, uint32_t table, int kb, int blocks_k, int lane) {
-    const int t = lane % 4;
+  for (int kb = 0; kb < blocks_k; ++kb) {
     if (kb % 4 == 0) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < 4; ++i) {
         words[i] = next[i];
-        next[i] = kb + 4 + t < blocks_k ? __ldg(scale[i] + kb + 4 + t) : 0;
+        next[i] = kb + 4 + t < blocks_k ? __ldg(scale[i] + kb + 4) : 0;
       }
     }
+    const uint32_t from = ring->base + L::kAtCodes + ring->stage * L::kCodes + row0 * 64 + t * 16;
+    const uint32_t to = ring->base + L::kAtW + ring->stage * L::kW + row0 * 128;
+    BarrierWait(ring->full + 8 * ring->stage, ring->phase);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      codes[i] = LoadShared4u(w + (lane / 4 + 8 * i) * 64 + t * 16);
+    for (int i = 0; i < 4; ++i) {
+      const uint4 codes = LoadShared4(from + i * 8 * 64);
       const uint32_t four = __shfl_sync(0xFFFFFFFFu, words[i], (lane & 28) | (kb & 3));
-      const int s = static_cast<int>((four >> (8 * t)) & 0xFFu);
-      const int entry = max(s - base[i] + 15, 0);
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(values[i].x), "=r"(values[i].y) : "r"(table + 8 * entry));
+      const int entry = max(static_cast<int>((four >> (8 * t)) & 0xFFu) + base[i], 0);
+      uint2 values;
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(values.x), "=r"(values.y)
+                   : "r"(ring->base + L::kAtTable + 8 * entry));
+      uint32_t e[8];
+      DecodeFp4(codes.x, values, &e[0], &e[1]);
+      DecodeFp4(codes.y, values, &e[2], &e[3]);
+      DecodeFp4(codes.z, values, &e[4], &e[5]);
+      DecodeFp4(codes.w, values, &e[6], &e[7]);
+      StoreShared4(to + i * 8 * 128 + (((2 * t) ^ g) << 4), e[0], e[1], e[2], e[3]);
+      StoreShared4(to + i * 8 * 128 + (((2 * t + 1) ^ g) << 4), e[4], e[5], e[6], e[7]);
     }
+    FenceForProducts();
+    __syncwarp();
+    if (lane == 0) BarrierArrive(ring->decoded + 8 * ring->stage);
+    ring->Next<L::kStages>();
   }
-  __device__ __forceinline__ void Decode(uint32_t (&a)[4][4]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      DecodeFp4(codes[i].x, values[i], &a[0][i], &a[0][2 + i]);
-      DecodeFp4(codes[i].y, values[i], &a[1][i], &a[1][2 + i]);
-      DecodeFp4(codes[i].z, values[i], &a[2][i], &a[2][2 + i]);
-      DecodeFp4(codes[i].w, values[i], &a[3][i], &a[3][2 + i]);
-    }
-  }
-};
+}
 
-// Scales of a block's columns, and what they are for: sums += products * scales.
-//
-// While tensor cores read their operands, other loads from shared memory wait long. So scales are asked for before the
-// products are, turned while those are under way, and what is left behind them is one instruction a sum. kAhead: for
-// how many of the kWidth/16 groups of columns there are registers.
-template <int kWidth, int kAhead = kWidth / 16>
-struct ColumnScales {
-  float4 f[kAhead];
-
-  __device__ __forceinline__ void Load(uint32_t scales, int t) {
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u) f[u] = LoadShared4(scales + (u * 16 + t * 4) * 4);
-  }
-  // Not to be moved behind the products: `volatile`.
-  static __device__ __forceinline__ float Times(float v, float s) {
-    asm volatile("mul.rn.f32 %0, %0, %1;" : "+f"(v) : "f"(s));
-    return v;
-  }
-  __device__ __forceinline__ void Multiply(float s) {
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u) f[u] = {Times(f[u].x, s), Times(f[u].y, s), Times(f[u].z, s), Times(f[u].w, s)};
-  }
-  static __device__ __forceinline__ void AddGroup(float* sums, const float* part, float4 f) {
-    sums[0] = fmaf(part[0], f.x, sums[0]);
-    sums[1] = fmaf(part[1], f.y, sums[1]);
-    sums[2] = fmaf(part[2], f.x, sums[2]);
-    sums[3] = fmaf(part[3], f.y, sums[3]);
-    sums[4] = fmaf(part[4], f.z, sums[4]);
-    sums[5] = fmaf(part[5], f.w, sums[5]);
-    sums[6] = fmaf(part[6], f.z, sums[6]);
-    sums[7] = fmaf(part[7], f.w, sums[7]);
-  }
-  // s: the weight's scale, which those of Load have been multiplied by.
-  __device__ __forceinline__ void Add(float (&sums)[kWidth / 2], const float (&part)[kWidth / 2], uint32_t scales,
-                                      float s, int t) {
-#pragma unroll
-    for (int u = 0; u < kWidth / 16; ++u) {
-      if (u < kAhead) {
-        AddGroup(&sums[8 * u], &part[8 * u], f[u < kAhead ? u : 0]);
-      } else {
-        const float4 late = LoadShared4(scales + (u * 16 + t * 4) * 4);
-        AddGroup(&sums[8 * u], &part[8 * u], {late.x * s, late.y * s, late.z * s, late.w * s});
-      }
-    }
-  }
-};
-
-// sums: 64 rows of W (from `n` on) by kWidth rows of X.
-template <int kWidth>
-__device__ __forceinline__ void Store(const float (&sums)[kWidth / 2], const Target& target, const Work& work, int n,
-                                      uint32_t staging, int group, int thread) {
-  const int lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
+// sums: 16 rows of X of a warp by kWidth rows of W. out_rows: where in shared memory the warp may lay them down.
+template <typename L, int kWidth>
+__device__ __forceinline__ void Store(const float (&sums)[kWidth / 2], const Target& target, const Work& work, int row0,
+                                      uint32_t out_rows, int lane) {
   if (target.out_f32) {
     auto* out = static_cast<float*>(target.out);
 #pragma unroll
     for (int i = 0; i < kWidth / 8; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int column = n + warp * 16 + g + e / 2 * 8;
-        const int row = 8 * i + 2 * t + e % 2;
+        const int row = row0 + lane / 4 + e / 2 * 8;
+        const int column = work.n + 8 * i + lane % 4 * 2 + e % 2;
         if (row < work.rows && column < target.n) out[(work.row + row) * target.stride + column] = sums[4 * i + e];
       }
     }
     return;
   }
-  NamedBarrier(1 + group, 128);  // what the last tile left here has been read
+  __syncwarp();  // what the last tile left here has been read
+  const uint32_t at = out_rows + lane % 16 * L::kOutPitch + lane / 16 * 16;
 #pragma unroll
   for (int u = 0; u < kWidth / 16; ++u) {
-    const int row = u * 16 + lane / 16 * 8 + lane % 8;
-    const int chunk = warp * 2 + lane / 8 % 2;
-    StoreMatricesTransposed(staging + row * 128 + ((chunk ^ (row & 7)) << 4), PackBf16(sums[8 * u], sums[8 * u + 1]),
-                            PackBf16(sums[8 * u + 2], sums[8 * u + 3]), PackBf16(sums[8 * u + 4], sums[8 * u + 5]),
-                            PackBf16(sums[8 * u + 6], sums[8 * u + 7]));
+    StoreMatrices(at + u * 32, PackBf16(sums[8 * u], sums[8 * u + 1]), PackBf16(sums[8 * u + 2], sums[8 * u + 3]),
+                  PackBf16(sums[8 * u + 4], sums[8 * u + 5]), PackBf16(sums[8 * u + 6], sums[8 * u + 7]));
   }
-  NamedBarrier(1 + group, 128);
+  __syncwarp();
+  constexpr int kChunks = kWidth / 8;  // 16 bytes each, of a row
   auto* out = static_cast<Bf16*>(target.out);
 #pragma unroll 4
-  for (int i = 0; i < kWidth / 16; ++i) {
-    const int row = i * 16 + thread / 8, chunk = thread % 8;
-    const uint4 v = LoadShared4u(staging + row * 128 + ((chunk ^ (row & 7)) << 4));
-    const int column = n + chunk * 8;
+  for (int i = lane; i < 16 * kChunks; i += 32) {
+    const int row = row0 + i / kChunks, column = work.n + i % kChunks * 8;
+    const uint4 v = LoadShared4(out_rows + i / kChunks * L::kOutPitch + i % kChunks * 16);
     if (row < work.rows && column < target.n) {
       *reinterpret_cast<uint4*>(out + (work.row + row) * target.stride + column) = v;
     }
@@ -312,146 +260,92 @@ __device__ __forceinline__ float ScaleOf(uint32_t bits, bool is_f32) {
   return is_f32 ? BitsFloat(bits) : E8M0ToFloat(static_cast<uint8_t>(bits));
 }
 
-template <typename L, int kWidth>
-__device__ __forceinline__ void MultiplyFp8(const Params& p, const Work& work, Ring* ring, int group, int thread) {
+// Behind the products of a block there is one instruction a sum and little else: what runs there adds to the time of a
+// block, since both warpgroups get there at about the same time, and the registers' ports are busy beside products.
+template <typename L, int kWidth, bool kFp4>
+__device__ __forceinline__ void MultiplyTile(const Params& p, const Work& work, Ring* ring, int group, int thread) {
   const Target& target = p.targets[work.target];
-  const int lane = thread % 32;
+  const int lane = thread % 32, warp = thread / 32;
+  const int row0 = group * 64 + warp * 16;
   const int blocks_k = p.blocks_k;
+  if (group * 64 >= work.rows) {  // an expert's tile with no rows for this warpgroup
+    for (int kb = 0; kb < blocks_k; ++kb) {
+      BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+      if constexpr (kFp4) BarrierWait(ring->decoded + 8 * ring->stage, ring->phase);
+      Release(ring->empty + 8 * ring->stage, lane);
+      ring->Next<L::kStages>();
+    }
+    return;
+  }
   const bool is_f32 = target.scale_f32;
   const void* scale = target.experts == nullptr ? target.scale : target.experts[work.expert].scale;
-  const int64_t grid_row = static_cast<int64_t>(min(work.n, target.n - 1) / kBlockN) * target.scale_cols;
-  uint32_t bits = LoadScale(scale, is_f32, grid_row);
+  const int64_t grid_row = static_cast<int64_t>(min(work.n, target.n - 1) / kBlockK) * blocks_k;
+  uint32_t bits = kFp4 ? 0 : LoadScale(scale, is_f32, grid_row);
   float sums[kWidth / 2], part[kWidth / 2];
 #pragma unroll
   for (float& v : sums) v = 0;
+  const uint32_t scale_at = ring->base + L::kAtScales + (row0 + lane / 4) * 4;
   for (int kb = 0; kb < blocks_k; ++kb) {
-    const uint64_t a = Operand(ring->base + L::kAtW + group * 64 * kBlockK) + ring->stage * (L::kW / 16);
-    const uint64_t b = Operand(ring->base + L::kAtX) + ring->stage * (L::kX / 16);
-    const uint32_t scales = ring->base + L::kAtScales + ring->stage * L::kScales;
-    ColumnScales<kWidth> columns;
+    const uint64_t a = Operand(ring->base + L::kAtX + group * 64 * kBlockK) + ring->stage * (L::kX / 16);
+    const uint64_t b = Operand(ring->base + L::kAtW) + ring->stage * (L::kW / 16);
     BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-    columns.Load(scales, lane % 4);
-#if HADAL_TURNS
-    NamedBarrier(3 + group, 256);
-#endif
+    float f0 = LoadShared(scale_at + ring->stage * L::kScales),
+          f1 = LoadShared(scale_at + ring->stage * L::kScales + 32);
+    if constexpr (kFp4) BarrierWait(ring->decoded + 8 * ring->stage, ring->phase);
     Pin(part);
     WgmmaFence();
-    Wgmma<kWidth, false>::Shared(part, a, b);
-    Wgmma<kWidth, true>::Shared(part, a + 2, b + 2);
-    Wgmma<kWidth, true>::Shared(part, a + 4, b + 4);
-#if HADAL_TURNS == 2
-    WgmmaCommit();
-#endif
-    Wgmma<kWidth, true>::Shared(part, a + 6, b + 6);
+    Wgmma<kWidth, false>::Multiply(part, a, b);
+    Wgmma<kWidth, true>::Multiply(part, a + 2, b + 2);
+    Wgmma<kWidth, true>::Multiply(part, a + 4, b + 4);
+    Wgmma<kWidth, true>::Multiply(part, a + 6, b + 6);
     WgmmaCommit();
     Pin(part);
-#if HADAL_TURNS == 1
-    NamedArrive(4 - group, 256);
-#endif
-    const float s = ScaleOf(bits, is_f32);
-    bits = LoadScale(scale, is_f32, grid_row + min(kb + 1, blocks_k - 1));
-    columns.Multiply(s);
-#if HADAL_TURNS == 2
-    WgmmaWait<1>();
-    NamedArrive(4 - group, 256);
-#endif
+    if constexpr (!kFp4) {
+      const float s = ScaleOf(bits, is_f32);
+      f0 *= s;
+      f1 *= s;
+      bits = LoadScale(scale, is_f32, grid_row + min(kb + 1, blocks_k - 1));
+    }
     WgmmaWait();
     Pin(part);
-    columns.Add(sums, part, scales, s, lane % 4);
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) sums[i] = fmaf(part[i], i % 4 < 2 ? f0 : f1, sums[i]);
     Release(ring->empty + 8 * ring->stage, lane);
     ring->Next<L::kStages>();
   }
-  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
-}
-
-template <typename L, int kWidth>
-__device__ __forceinline__ void MultiplyFp4(const Params& p, const Work& work, Ring* ring, int group, int thread) {
-  const Target& target = p.targets[work.target];
-  const int lane = thread % 32, warp = thread / 32;
-  const int blocks_k = p.blocks_k;
-  float sums[kWidth / 2], part[kWidth / 2];
-#pragma unroll
-  for (float& v : sums) v = 0;
-  const HopperExpert& expert = target.experts[work.expert];
-  Fp4Rows rows;
-  rows.Start(static_cast<const uint8_t*>(expert.scale), expert.base, work.n + group * 64 + warp * 16 + lane / 4,
-             target.n, blocks_k, lane % 4);
-  const uint32_t table = ring->base + L::kAtTable;
-  const uint32_t codes = ring->base + L::kAtW + (group * 64 + warp * 16) * 64;
-  const uint64_t b0 = Operand(ring->base + L::kAtX);
-  uint32_t a[4][4];
-  BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-  rows.Load(codes + ring->stage * L::kW, table, 0, blocks_k, lane);
-  rows.Decode(a);
-  for (int kb = 0; kb < blocks_k; ++kb) {
-    const uint64_t b = b0 + ring->stage * (L::kX / 16);
-    const uint32_t scales = ring->base + L::kAtScales + ring->stage * L::kScales;
-    const uint32_t empty = ring->empty + 8 * ring->stage;
-    ColumnScales<kWidth, kWidth <= 96 ? kWidth / 16 : kWidth / 32> columns;
-    columns.Load(scales, lane % 4);
-    ring->Next<L::kStages>();
-    if (kb + 1 < blocks_k) {
-      BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-      rows.Load(codes + ring->stage * L::kW, table, kb + 1, blocks_k, lane);
-    }
-#if HADAL_TURNS
-    NamedBarrier(3 + group, 256);
-#endif
-    Pin(part);
-    WgmmaFence();
-    Wgmma<kWidth, false>::Registers(part, a[0], b);
-    Wgmma<kWidth, true>::Registers(part, a[1], b + 2);
-    Wgmma<kWidth, true>::Registers(part, a[2], b + 4);
-    Wgmma<kWidth, true>::Registers(part, a[3], b + 6);
-    WgmmaCommit();
-    Pin(part);
-#if HADAL_TURNS
-    NamedArrive(4 - group, 256);
-#endif
-    // The next block is decoded while this one is multiplied.
-    uint32_t ahead[4][4];
-    rows.Decode(ahead);
-    WgmmaWait();
-    Pin(part);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = ahead[i / 4][i % 4];
-    columns.Add(sums, part, scales, 1.0f, lane % 4);
-    Release(empty, lane);
-  }
-  // The table's values are 2^6 times what a row's largest scale asks for.
-  const float f0 = E8M0ToFloat(static_cast<uint8_t>(rows.base[0])) * 0.015625f;
-  const float f1 = E8M0ToFloat(static_cast<uint8_t>(rows.base[1])) * 0.015625f;
-#pragma unroll
-  for (int i = 0; i < kWidth / 2; ++i) sums[i] *= i % 4 < 2 ? f0 : f1;
-  Store<kWidth>(sums, target, work, work.n + group * 64, ring->base + L::kAtOut + group * L::kOut / 2, group, thread);
-}
-
-template <typename L, bool kFp4, int kWidth>
-__device__ __forceinline__ void Multiply(const Params& p, const Work& work, Ring* ring, int group, int thread) {
   if constexpr (kFp4) {
-    MultiplyFp4<L, kWidth>(p, work, ring, group, thread);
-  } else {
-    MultiplyFp8<L, kWidth>(p, work, ring, group, thread);
+    // The table's values are 2^6 times what a row's largest scale asks for.
+    const uint8_t* bases = target.experts[work.expert].base;
+#pragma unroll
+    for (int i = 0; i < kWidth / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float f = E8M0ToFloat(__ldg(bases + min(work.n + 8 * i + lane % 4 * 2 + e, target.n - 1))) * 0.015625f;
+        sums[4 * i + e] *= f;
+        sums[4 * i + 2 + e] *= f;
+      }
+    }
   }
+  Store<L, kWidth>(sums, target, work, row0, ring->base + L::kAtOut + row0 * L::kOutPitch, lane);
 }
 
 #endif  // HADAL_SM90A
 
-// kWidth: rows of X of a tile, or of the widest.
 template <bool kGrouped, bool kFp4, int kWidth>
-__global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Layout<kWidth, kFp4>::kThreads, 1) MatrixKernel(const __grid_constant__ Params p) {
 #if HADAL_SM90A
   using L = Layout<kWidth, kFp4>;
   extern __shared__ uint8_t shared[];
   const uint32_t base = (SharedAddress(shared) + 1023) / 1024 * 1024;
-  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages;
+  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages, decoded = empty + 8 * L::kStages;
   const int rank = static_cast<int>(ClusterRank());
   const int first = static_cast<int>(blockIdx.x) / 2, step = static_cast<int>(gridDim.x) / 2;
   const int tile_count = kGrouped ? *p.tile_count : 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < L::kStages; ++i) {
       BarrierInit(full + 8 * i, 1);
-      BarrierInit(empty + 8 * i, 16);  // eight warps of two blocks
+      BarrierInit(empty + 8 * i, 16);   // the multiplying warps of two blocks
+      BarrierInit(decoded + 8 * i, 4);  // the decoding warps
     }
     BarrierInitFence();
     PrefetchMap(&p.x);
@@ -467,70 +361,48 @@ __global__ void __launch_bounds__(kThreads, 1) MatrixKernel(const __grid_constan
     }
   }
   ClusterSync();
-  Ring ring = {base, full, empty};
-  if (threadIdx.x < 128) {
+  Ring ring = {base, full, empty, decoded};
+  // From lane 0, so that the compiler knows it for one of the whole warp.
+  const int role = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  Work work;
+  if (role == 0) {
     FewerRegisters<40>();
-    Work work;
-    if (threadIdx.x == 0) {
+    if (thread == 0) {
       for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
         const Target& target = p.targets[work.target];
         const auto* map =
             kGrouped ? reinterpret_cast<const CUtensorMap*>(target.experts[work.expert].map) : &p.w[work.target];
-        const int half = work.width / 2;
-        const uint32_t bytes = L::kW + work.width * (kBlockK + 4);
+        constexpr uint32_t kBytes = L::kX + (kFp4 ? L::kCodes : L::kW) + L::kScales;
         const float* scales = p.scales + work.row;
         for (int kb = 0; kb < p.blocks_k; ++kb) {
           const uint32_t bar = full + 8 * ring.stage;
           BarrierWait(empty + 8 * ring.stage, ring.phase ^ 1);
-          BarrierExpect(bar, bytes);
-          CopyBox(base + L::kAtW + ring.stage * L::kW, map, kb * (kFp4 ? kBlockK / 2 : kBlockK), work.n, bar);
-          const uint32_t to = base + L::kAtX + ring.stage * L::kX + rank * half * kBlockK;
-          if constexpr (kGrouped) {
-            for (int r = 0; r < half; r += 16) {
-              CopyBoxToPair(to + r * kBlockK, &p.x, kb * kBlockK, work.row + rank * half + r, bar);
-            }
+          BarrierExpect(bar, kBytes);
+          CopyBoxToPair(base + L::kAtX + ring.stage * L::kX + rank * L::kX / 2, &p.x, kb * kBlockK,
+                        work.row + rank * kRows / 2, bar);
+          if constexpr (kFp4) {
+            CopyBox(base + L::kAtCodes + ring.stage * L::kCodes, map, kb * kBlockK / 2, work.n, bar);
           } else {
-            CopyBoxToPair(to, &p.x, kb * kBlockK, work.row + rank * half, bar);
+            CopyBox(base + L::kAtW + ring.stage * L::kW, map, kb * kBlockK, work.n, bar);
           }
-          CopyBytes(base + L::kAtScales + ring.stage * L::kScales, scales, work.width * 4, bar);
+          CopyBytes(base + L::kAtScales + ring.stage * L::kScales, scales, L::kScales, bar);
           scales += p.scale_stride;
           ring.Next<L::kStages>();
         }
       }
     }
     __syncwarp();
-  } else {
-    MoreRegisters<232>();
-    // From lane 0, so that the compiler knows it for one of the whole warp.
-    const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-#if HADAL_TURNS
-    if (group == 1) NamedArrive(3, 256);
-#endif
-    Work work;
+  } else if (role < 3) {
+    MoreRegisters<kFp4 ? 184 : 232>();
     for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
-      if constexpr (kGrouped) {
-        switch (work.width) {
-          case 32:
-            Multiply<L, kFp4, 32>(p, work, &ring, group, thread);
-            break;
-          case 64:
-            Multiply<L, kFp4, 64>(p, work, &ring, group, thread);
-            break;
-          case 96:
-            Multiply<L, kFp4, 96>(p, work, &ring, group, thread);
-            break;
-          default:
-            Multiply<L, kFp4, 128>(p, work, &ring, group, thread);
-            break;
-        }
-      } else {
-        Multiply<L, kFp4, kWidth>(p, work, &ring, group, thread);
-      }
+      MultiplyTile<L, kWidth, kFp4>(p, work, &ring, role - 1, thread);
     }
-#if HADAL_TURNS
-    if (group == 0) NamedBarrier(3, 256);
-#endif
+  } else if constexpr (kFp4) {
+    FewerRegisters<96>();
+    for (int index = first; Locate<kGrouped, kWidth>(p, index, rank, tile_count, &work); index += step) {
+      DecodeTile<L>(p, work, &ring, thread);
+    }
   }
   ClusterSync();  // neither block may go while the other writes to it
 #endif
@@ -550,7 +422,6 @@ struct QuantizeParams {
   int64_t scale_stride = 0;
   const int32_t* to = nullptr;  // [rows, choices]; null: row r to row r
   int choices = 1;
-  bool fp4_order = false;
 };
 
 #if HADAL_SM90A
@@ -566,17 +437,6 @@ __device__ __forceinline__ float QuantizeBlock(const float (&v)[8], uint32_t* lo
   *low = hopper::PackE4M3(v[0] * inverse, v[1] * inverse) | hopper::PackE4M3(v[2] * inverse, v[3] * inverse) << 16;
   *high = hopper::PackE4M3(v[4] * inverse, v[5] * inverse) | hopper::PackE4M3(v[6] * inverse, v[7] * inverse) << 16;
   return scale;
-}
-
-// part: which 8 of the block.
-__device__ __forceinline__ void WriteCodes(uint8_t* block, int part, bool fp4_order, uint32_t low, uint32_t high) {
-  if (fp4_order) {
-    auto* words = reinterpret_cast<uint32_t*>(block) + part % 4 * 8 + part / 4;
-    words[0] = low;
-    words[4] = high;
-  } else {
-    reinterpret_cast<uint2*>(block)[part] = {low, high};
-  }
 }
 
 __device__ __forceinline__ void Unpack8(uint4 bits, float (&v)[8]) {
@@ -611,8 +471,8 @@ __global__ void __launch_bounds__(256) QuantizeKernel(const QuantizeParams p) {
   for (int i = 0; i < p.choices; ++i) {
     const int64_t to = p.to == nullptr ? row : p.to[row * p.choices + i];
     if (to < 0) continue;
-    WriteCodes(p.codes + to * p.code_stride + kb * kBlockK, part, p.fp4_order, low, high);
-    if (part == 0) p.scales[kb * p.scale_stride + HopperScaleSlot(to)] = scale;
+    *reinterpret_cast<uint2*>(p.codes + to * p.code_stride + kb * kBlockK + part * 8) = {low, high};
+    if (part == 0) p.scales[kb * p.scale_stride + to] = scale;
   }
 #endif
 }
@@ -628,7 +488,6 @@ struct SwiGluParams {
   int64_t code_stride = 0;
   float* scales = nullptr;
   int64_t scale_stride = 0;
-  bool fp4_order = false;
 };
 
 __global__ void __launch_bounds__(256) SwiGluKernel(const SwiGluParams p) {
@@ -659,8 +518,8 @@ __global__ void __launch_bounds__(256) SwiGluKernel(const SwiGluParams p) {
   uint32_t low = 0, high = 0;
   const float scale = QuantizeBlock(v, &low, &high);
   if (!on) return;
-  WriteCodes(p.codes + row * p.code_stride + kb * kBlockK, part, p.fp4_order, low, high);
-  if (part == 0) p.scales[kb * p.scale_stride + HopperScaleSlot(row)] = scale;
+  *reinterpret_cast<uint2*>(p.codes + row * p.code_stride + kb * kBlockK + part * 8) = {low, high};
+  if (part == 0) p.scales[kb * p.scale_stride + row] = scale;
 #endif
 }
 
@@ -703,7 +562,7 @@ __global__ void __launch_bounds__(1024) LayoutKernel(const HopperPlan plan) {
   const int e = static_cast<int>(threadIdx.x);
   const int32_t rows = e < plan.experts ? plan.count[e] : 0;
   const int32_t room = static_cast<int32_t>(RoundUp(rows, 16));
-  const int32_t tiles = (rows + kExpertWidth - 1) / kExpertWidth;
+  const int32_t tiles = (rows + kRows - 1) / kRows;
   const int32_t first = Before(room, scratch);
   const int32_t tile = Before(tiles, scratch);
   if (e >= plan.experts) return;
@@ -712,11 +571,7 @@ __global__ void __launch_bounds__(1024) LayoutKernel(const HopperPlan plan) {
     plan.first[e + 1] = first + room;
     *plan.tile_count = tile + tiles;
   }
-  if (tiles == 0) return;
-  const int32_t width = static_cast<int32_t>(RoundUp((rows + tiles - 1) / tiles, 32));
-  for (int32_t i = 0; i < tiles; ++i) {
-    plan.tiles[tile + i] = {e, first + i * width, min(width, rows - i * width), width};
-  }
+  for (int32_t i = 0; i < tiles; ++i) plan.tiles[tile + i] = {e, first + i * kRows, min(kRows, rows - i * kRows)};
 }
 
 // Block e gives the choices of expert e their rows, in order.
@@ -889,7 +744,7 @@ void LaunchMatrix(Stream stream, const Params& params, int64_t tiles) {
   (void)granted;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(2 * std::min<int64_t>(tiles, TheMachine().blocks / 2)));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(Layout<kWidth, kFp4>::kThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = Handle(stream);
   cudaLaunchAttribute cluster{};
@@ -902,12 +757,11 @@ void LaunchMatrix(Stream stream, const Params& params, int64_t tiles) {
   (void)cudaLaunchKernelEx(&config, kernel, params);
 }
 
-// Cycles of a launch, roughly: what a block of k costs in shared memory, the tighter limit below 256 columns, and a
-// tile's start and end.
-int64_t Cycles(int64_t rows, int64_t pairs, int64_t blocks_k, int width) {
-  const int64_t tiles = CeilDiv(rows, width) * pairs;
+// Cycles of a launch, roughly: a block of k by what products and sums cost or by what its bytes do, and a tile's start
+// and end.
+int64_t Cycles(int64_t tiles, int64_t blocks_k, int width) {
   const int64_t waves = CeilDiv(tiles, TheMachine().blocks / 2);
-  return waves * (blocks_k * (256 + 3 * width) + 1200 + 6 * width);
+  return waves * (blocks_k * std::max(60 + 5 * width, 210 + 13 * width / 4) + 1000 + 6 * width);
 }
 
 }  // namespace
@@ -915,7 +769,7 @@ int64_t Cycles(int64_t rows, int64_t pairs, int64_t blocks_k, int width) {
 size_t HopperInput::Bytes(int64_t rows, int64_t k) {
   const int64_t blocks_k = CeilDiv(k, kBlockK);
   return static_cast<size_t>(RoundUp(rows * blocks_k * kBlockK, 256) +
-                             RoundUp(blocks_k * (RoundUp(rows, 16) + kMaxWidth) * 4, 256));
+                             RoundUp(blocks_k * (RoundUp(rows, 16) + kRows) * 4, 256));
 }
 
 HopperInput HopperInput::Carve(void* memory, int64_t rows, int64_t k) {
@@ -925,13 +779,13 @@ HopperInput HopperInput::Carve(void* memory, int64_t rows, int64_t k) {
   input.scales = reinterpret_cast<float*>(input.codes + RoundUp(rows * blocks_k * kBlockK, 256));
   input.rows = rows;
   input.k = k;
-  input.scale_stride = RoundUp(rows, 16) + kMaxWidth;  // a tile's scales are loaded whole
+  input.scale_stride = RoundUp(rows, 16) + kRows;  // a tile's scales are loaded whole
   return input;
 }
 
 namespace {
 
-QuantizeParams ToQuantize(const ops::Tensor& x, HopperOrder order, const HopperInput& input) {
+QuantizeParams ToQuantize(const ops::Tensor& x, const HopperInput& input) {
   return {.x = static_cast<const Bf16*>(x.data),
           .stride = x.stride,
           .k = x.cols,
@@ -939,8 +793,7 @@ QuantizeParams ToQuantize(const ops::Tensor& x, HopperOrder order, const HopperI
           .codes = input.codes,
           .code_stride = RoundUp(input.k, kBlockK),
           .scales = input.scales,
-          .scale_stride = input.scale_stride,
-          .fp4_order = order == HopperOrder::kFp4};
+          .scale_stride = input.scale_stride};
 }
 
 void LaunchQuantizeKernel(Stream stream, const QuantizeParams& params) {
@@ -951,8 +804,8 @@ void LaunchQuantizeKernel(Stream stream, const QuantizeParams& params) {
 
 }  // namespace
 
-void LaunchHopperQuantize(Stream stream, const ops::Tensor& x, HopperOrder order, const HopperInput& input) {
-  LaunchQuantizeKernel(stream, ToQuantize(x, order, input));
+void LaunchHopperQuantize(Stream stream, const ops::Tensor& x, const HopperInput& input) {
+  LaunchQuantizeKernel(stream, ToQuantize(x, input));
 }
 
 bool HopperLinearSupported(const ops::LinearWeight& weight, const ops::Tensor& out) {
@@ -962,50 +815,52 @@ bool HopperLinearSupported(const ops::LinearWeight& weight, const ops::Tensor& o
   return out.dtype == DType::kF32 || (out.dtype == DType::kBF16 && Aligned(out.data) && out.stride % 8 == 0);
 }
 
-void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const HopperTarget> targets, int force_tile) {
+void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const HopperTarget> targets, int force_width) {
   if (x.rows == 0 || targets.empty()) return;
   Params params;
   const int64_t blocks_k = CeilDiv(x.k, kBlockK);
-  int64_t pairs = 0;
-  for (size_t i = 0; i < targets.size(); ++i) {
-    const ops::LinearWeight& weight = *targets[i].weight;
-    pairs += CeilDiv(weight.n, kPairN);
-    params.targets[i] = {.out = targets[i].out.data,
-                         .stride = targets[i].out.stride,
-                         .scale = weight.scale,
-                         .n = static_cast<int>(weight.n),
-                         .scale_cols = static_cast<int>(blocks_k),
-                         .pair_end = static_cast<int>(pairs),
-                         .scale_f32 = weight.scale_dtype == DType::kF32,
-                         .out_f32 = targets[i].out.dtype == DType::kF32};
-    EncodeMap(&params.w[i], weight.data, weight.k, weight.n, weight.k, kBlockK, kBlockN, true);
-  }
-  int width = force_tile;
+  const int64_t row_tiles = CeilDiv(x.rows, kRows);
+  const auto pairs_of = [&](int width) {
+    int64_t pairs = 0;
+    for (const HopperTarget& target : targets) pairs += CeilDiv(target.weight->n, 2 * width);
+    return pairs;
+  };
+  int width = force_width;
   if (width == 0) {
     int64_t best = 0;
-    for (const int candidate : {128, 96, 64, 32}) {
-      const int64_t cycles = Cycles(x.rows, pairs, blocks_k, candidate);
+    for (const int candidate : {128, 64, 32}) {
+      const int64_t cycles = Cycles(row_tiles * pairs_of(candidate), blocks_k, candidate);
       if (width != 0 && cycles >= best) continue;
       width = candidate;
       best = cycles;
     }
+  }
+  int64_t pairs = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const ops::LinearWeight& weight = *targets[i].weight;
+    pairs += CeilDiv(weight.n, 2 * width);
+    params.targets[i] = {.out = targets[i].out.data,
+                         .stride = targets[i].out.stride,
+                         .scale = weight.scale,
+                         .n = static_cast<int>(weight.n),
+                         .pair_end = static_cast<int>(pairs),
+                         .scale_f32 = weight.scale_dtype == DType::kF32,
+                         .out_f32 = targets[i].out.dtype == DType::kF32};
+    EncodeMap(&params.w[i], weight.data, weight.k, weight.n, weight.k, kBlockK, width, true);
   }
   params.scales = x.scales;
   params.scale_stride = x.scale_stride;
   params.rows = static_cast<int>(x.rows);
   params.blocks_k = static_cast<int>(blocks_k);
   params.pairs = static_cast<int>(pairs);
-  EncodeMap(&params.x, x.codes, blocks_k * kBlockK, x.rows, blocks_k * kBlockK, kBlockK, width / 2, true);
-  const int64_t tiles = CeilDiv(x.rows, width) * pairs;
+  EncodeMap(&params.x, x.codes, blocks_k * kBlockK, x.rows, blocks_k * kBlockK, kBlockK, kRows / 2, true);
   switch (width) {
     case 32:
-      return LaunchMatrix<false, false, 32>(stream, params, tiles);
+      return LaunchMatrix<false, false, 32>(stream, params, row_tiles * pairs);
     case 64:
-      return LaunchMatrix<false, false, 64>(stream, params, tiles);
-    case 96:
-      return LaunchMatrix<false, false, 96>(stream, params, tiles);
+      return LaunchMatrix<false, false, 64>(stream, params, row_tiles * pairs);
     default:
-      return LaunchMatrix<false, false, 128>(stream, params, tiles);
+      return LaunchMatrix<false, false, 128>(stream, params, row_tiles * pairs);
   }
 }
 
@@ -1035,7 +890,7 @@ HopperExperts LaunchHopperPrepareExperts(Stream stream, std::span<const ops::Lin
   for (size_t i = 0; i < weights.size(); ++i) {
     const ops::LinearWeight& weight = *weights[i];
     EncodeMap(reinterpret_cast<CUtensorMap*>(entries[i].map), weight.data, weight.row_bytes(), weight.n,
-              weight.row_bytes(), fp4 ? kBlockK / 2 : kBlockK, kBlockN, !fp4);
+              weight.row_bytes(), fp4 ? kBlockK / 2 : kBlockK, kExpertWidth, !fp4);
     entries[i].scale = weight.scale;
     entries[i].base = bases + static_cast<int64_t>(i) * weight.n;
     data[i] = weight.data;
@@ -1066,7 +921,7 @@ int64_t PlanRows(int64_t tokens, int64_t experts_per_token, int64_t experts) {
 
 size_t HopperPlan::Bytes(int64_t tokens, int64_t experts_per_token, int64_t experts) {
   const int64_t choices = tokens * experts_per_token;
-  const int64_t tiles = choices / kExpertWidth + std::min(experts, choices);
+  const int64_t tiles = choices / kRows + std::min(experts, choices);
   return static_cast<size_t>(RoundUp(tiles * static_cast<int64_t>(sizeof(Tile)), 256) +
                              RoundUp((experts + 1) * 4, 256) + RoundUp(experts * 4, 256) + RoundUp(choices * 4, 256) +
                              RoundUp(PlanRows(tokens, experts_per_token, experts) * 4, 256) + 256);
@@ -1079,7 +934,7 @@ HopperPlan HopperPlan::Carve(void* memory, int64_t tokens, int64_t experts_per_t
   plan.experts = experts;
   const int64_t choices = tokens * experts_per_token;
   plan.max_rows = PlanRows(tokens, experts_per_token, experts);
-  plan.max_tiles = choices / kExpertWidth + std::min(experts, choices);
+  plan.max_tiles = choices / kRows + std::min(experts, choices);
   auto* at = static_cast<uint8_t*>(memory);
   const auto take = [&at](int64_t bytes) {
     auto* from = at;
@@ -1102,9 +957,8 @@ void LaunchHopperPlan(Stream stream, const int32_t* experts, const float* weight
   PlaceKernel<<<blocks, 256, 0, Handle(stream)>>>(experts, weights, plan);
 }
 
-void LaunchHopperScatter(Stream stream, const ops::Tensor& x, HopperOrder order, const HopperPlan& plan,
-                         const HopperInput& input) {
-  QuantizeParams params = ToQuantize(x, order, input);
+void LaunchHopperScatter(Stream stream, const ops::Tensor& x, const HopperPlan& plan, const HopperInput& input) {
+  QuantizeParams params = ToQuantize(x, input);
   params.to = plan.row;
   params.choices = static_cast<int>(plan.experts_per_token);
   LaunchQuantizeKernel(stream, params);
@@ -1118,12 +972,11 @@ void LaunchHopperGroupedLinear(Stream stream, const HopperInput& x, const Hopper
   int64_t pairs = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
     const HopperExperts& weights = targets[i].weights;
-    pairs += CeilDiv(weights.n, kPairN);
+    pairs += CeilDiv(weights.n, 2 * kExpertWidth);
     params.targets[i] = {.out = targets[i].out.data,
                          .stride = targets[i].out.stride,
                          .experts = weights.table,
                          .n = static_cast<int>(weights.n),
-                         .scale_cols = static_cast<int>(blocks_k),
                          .pair_end = static_cast<int>(pairs),
                          .scale_f32 = weights.scale_f32,
                          .out_f32 = targets[i].out.dtype == DType::kF32};
@@ -1135,7 +988,7 @@ void LaunchHopperGroupedLinear(Stream stream, const HopperInput& x, const Hopper
   params.rows = static_cast<int>(x.rows);
   params.blocks_k = static_cast<int>(blocks_k);
   params.pairs = static_cast<int>(pairs);
-  EncodeMap(&params.x, x.codes, blocks_k * kBlockK, x.rows, blocks_k * kBlockK, kBlockK, 16, true);
+  EncodeMap(&params.x, x.codes, blocks_k * kBlockK, x.rows, blocks_k * kBlockK, kBlockK, kRows / 2, true);
   if (targets[0].weights.dtype == DType::kF4E2M1) {
     LaunchMatrix<true, true, kExpertWidth>(stream, params, plan.max_tiles * pairs);
   } else {
@@ -1143,8 +996,7 @@ void LaunchHopperGroupedLinear(Stream stream, const HopperInput& x, const Hopper
   }
 }
 
-void LaunchHopperSwiGlu(Stream stream, const HopperSwiGlu& args, HopperOrder order, const HopperPlan& plan,
-                        const HopperInput& input) {
+void LaunchHopperSwiGlu(Stream stream, const HopperSwiGlu& args, const HopperPlan& plan, const HopperInput& input) {
   const SwiGluParams params = {.gate = static_cast<const Bf16*>(args.gate.data),
                                .up = static_cast<const Bf16*>(args.up.data),
                                .gate_stride = args.gate.stride,
@@ -1156,8 +1008,7 @@ void LaunchHopperSwiGlu(Stream stream, const HopperSwiGlu& args, HopperOrder ord
                                .codes = input.codes,
                                .code_stride = RoundUp(input.k, kBlockK),
                                .scales = input.scales,
-                               .scale_stride = input.scale_stride,
-                               .fp4_order = order == HopperOrder::kFp4};
+                               .scale_stride = input.scale_stride};
   const int64_t threads = plan.max_rows * (params.code_stride / 8);
   if (threads == 0) return;
   SwiGluKernel<<<static_cast<unsigned>(CeilDiv(threads, 256)), 256, 0, Handle(stream)>>>(params);

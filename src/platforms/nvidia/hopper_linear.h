@@ -22,7 +22,7 @@ namespace hadal::gpu::cuda {
 // Inputs as the kernels take them.
 struct HopperInput {
   uint8_t* codes = nullptr;  // [rows, k] e4m3, k rounded up to 128
-  float* scales = nullptr;   // [k/128, scale_stride]: those of 16 rows together, in the order of HopperScaleSlot
+  float* scales = nullptr;   // [k/128, scale_stride]
   int64_t rows = 0;
   int64_t k = 0;
   int64_t scale_stride = 0;
@@ -32,14 +32,8 @@ struct HopperInput {
   static HopperInput Carve(void* memory, int64_t rows, int64_t k);
 };
 
-// How the values of a block of 128 lie in HopperInput::codes.
-enum class HopperOrder {
-  kPlain,  // for FP8 weights
-  kFp4,    // for FP4 weights: as the thread that decodes 32 consecutive codes multiplies them
-};
-
 // x[T, k] bf16, quantised per 128 (spec deepseek-v4-text 3.1 AQ). input: rows T.
-void LaunchHopperQuantize(Stream stream, const ops::Tensor& x, HopperOrder order, const HopperInput& input);
+void LaunchHopperQuantize(Stream stream, const ops::Tensor& x, const HopperInput& input);
 
 // Whether LaunchHopperLinear can multiply by this weight into `out` on this device.
 bool HopperLinearSupported(const ops::LinearWeight& weight, const ops::Tensor& out);
@@ -50,9 +44,10 @@ struct HopperTarget {
 };
 inline constexpr int kHopperTargets = 4;
 
-// out_i = x * W_i^T for up to kHopperTargets weights, in one launch. x: HopperOrder::kPlain. force_tile: rows of a
+// out_i = x * W_i^T for up to kHopperTargets weights, in one launch. force_tile: rows of a
 // tile, for measurements; 0 chooses.
-void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const HopperTarget> targets, int force_tile = 0);
+void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const HopperTarget> targets,
+                        int force_width = 0);
 
 // --- Experts ---
 
@@ -83,7 +78,7 @@ HopperExperts LaunchHopperPrepareExperts(Stream stream, std::span<const ops::Lin
 // Which rows go to which expert, found out on the device. Rows of an expert are consecutive, from a multiple of 16 on.
 struct HopperPlan {
   struct Tile {
-    int32_t expert, row, rows, width;  // `rows` rows of the expert from `row` on, multiplied as `width`
+    int32_t expert, row, rows;  // `rows` rows of the expert from `row` on
   };
   int32_t* first = nullptr;       // [experts + 1] first row of an expert
   int32_t* count = nullptr;       // [experts] its rows
@@ -102,8 +97,7 @@ struct HopperPlan {
 void LaunchHopperPlan(Stream stream, const int32_t* experts, const float* weights, const HopperPlan& plan);
 
 // Row plan.row[t, i] of `input` = x[t], quantised. input: rows plan.max_rows.
-void LaunchHopperScatter(Stream stream, const ops::Tensor& x, HopperOrder order, const HopperPlan& plan,
-                         const HopperInput& input);
+void LaunchHopperScatter(Stream stream, const ops::Tensor& x, const HopperPlan& plan, const HopperInput& input);
 
 struct HopperGroupedTarget {
   HopperExperts weights;
@@ -120,8 +114,7 @@ struct HopperSwiGlu {
   bool weigh = true;     // hidden values are multiplied by the row's weight (V4)
 };
 // input = the hidden values silu(gate) * up of all rows of the plan, rounded to bf16 and quantised.
-void LaunchHopperSwiGlu(Stream stream, const HopperSwiGlu& args, HopperOrder order, const HopperPlan& plan,
-                        const HopperInput& input);
+void LaunchHopperSwiGlu(Stream stream, const HopperSwiGlu& args, const HopperPlan& plan, const HopperInput& input);
 
 // out[t] = bf16(sum over a token's choices, experts ascending, of rows[plan.row[t, i]] (times its weight if `weigh`),
 // then shared[t] if there is one), in fp32. rows: [max_rows, d] bf16.
