@@ -63,12 +63,16 @@ struct Layout {
   static constexpr int kOut = kRows * kOutPitch;
   static constexpr int kTable = 128;
   static constexpr int kBarriers = 256;
-  static constexpr int kFit = (kSharedLimit - 1024 - kTable - kBarriers - kOut) / (kX + kW + kCodes + kScales);
+  // What is loaded goes through a ring deep enough for the memory's latency; decoded blocks through one of two, so that
+  // one is decoded while one is multiplied.
+  static constexpr int kDecoded = kFp4 ? 2 : 0;
+  static constexpr int kFit =
+      (kSharedLimit - 1024 - kTable - kBarriers - kOut - kDecoded * kW) / (kX + (kFp4 ? kCodes : kW) + kScales);
   static constexpr int kStages = kFit > 8 ? 8 : kFit;
   // From a multiple of 1024 on.
   static constexpr int kAtX = 0;
   static constexpr int kAtW = kAtX + kStages * kX;
-  static constexpr int kAtCodes = kAtW + kStages * kW;
+  static constexpr int kAtCodes = kAtW + (kFp4 ? kDecoded : kStages) * kW;
   static constexpr int kAtScales = kAtCodes + kStages * kCodes;
   static constexpr int kAtOut = kAtScales + kStages * kScales;
   static constexpr int kAtTable = kAtOut + kOut;
@@ -140,10 +144,11 @@ __device__ __forceinline__ void DecodeFp4(uint32_t codes, uint2 table, uint32_t*
 
 // What a warp knows of the ring and its place in it.
 struct Ring {
-  uint32_t base;  // shared address
-  uint32_t full, empty, decoded;
-  int stage = 0;
-  uint32_t phase = 0;
+  uint32_t base;            // shared address
+  uint32_t full, empty;     // of stages
+  uint32_t decoded, spent;  // of decoded blocks
+  int stage = 0, slot = 0;
+  uint32_t phase = 0, slot_phase = 0;
 
   template <int kStages>
   __device__ __forceinline__ void Next() {
@@ -151,6 +156,8 @@ struct Ring {
       stage = 0;
       phase ^= 1;
     }
+    slot ^= 1;
+    slot_phase ^= slot == 0 ? 1 : 0;
   }
 };
 
@@ -183,28 +190,35 @@ __device__ __forceinline__ void DecodeTile(const Params& p, const Work& work, Ri
       }
     }
     const uint32_t from = ring->base + L::kAtCodes + ring->stage * L::kCodes + row0 * 64 + t * 16;
-    const uint32_t to = ring->base + L::kAtW + ring->stage * L::kW + row0 * 128;
+    const uint32_t to = ring->base + L::kAtW + ring->slot * L::kW + row0 * 128;
     BarrierWait(ring->full + 8 * ring->stage, ring->phase);
+    // All loads before the first use: other loads from shared memory wait long beside running products.
+    uint4 codes[4];
+    uint2 values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) codes[i] = LoadShared4(from + i * 8 * 64);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint4 codes = LoadShared4(from + i * 8 * 64);
       const uint32_t four = __shfl_sync(0xFFFFFFFFu, words[i], (lane & 28) | (kb & 3));
       const int entry = max(static_cast<int>((four >> (8 * t)) & 0xFFu) + base[i], 0);
-      uint2 values;
       asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                   : "=r"(values.x), "=r"(values.y)
+                   : "=r"(values[i].x), "=r"(values[i].y)
                    : "r"(ring->base + L::kAtTable + 8 * entry));
+    }
+    BarrierWait(ring->spent + 8 * ring->slot, ring->slot_phase ^ 1);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
       uint32_t e[8];
-      DecodeFp4(codes.x, values, &e[0], &e[1]);
-      DecodeFp4(codes.y, values, &e[2], &e[3]);
-      DecodeFp4(codes.z, values, &e[4], &e[5]);
-      DecodeFp4(codes.w, values, &e[6], &e[7]);
+      DecodeFp4(codes[i].x, values[i], &e[0], &e[1]);
+      DecodeFp4(codes[i].y, values[i], &e[2], &e[3]);
+      DecodeFp4(codes[i].z, values[i], &e[4], &e[5]);
+      DecodeFp4(codes[i].w, values[i], &e[6], &e[7]);
       StoreShared4(to + i * 8 * 128 + (((2 * t) ^ g) << 4), e[0], e[1], e[2], e[3]);
       StoreShared4(to + i * 8 * 128 + (((2 * t + 1) ^ g) << 4), e[4], e[5], e[6], e[7]);
     }
     FenceForProducts();
     __syncwarp();
-    if (lane == 0) BarrierArrive(ring->decoded + 8 * ring->stage);
+    if (lane == 0) BarrierArrive(ring->decoded + 8 * ring->slot);
     ring->Next<L::kStages>();
   }
 }
@@ -247,9 +261,11 @@ __device__ __forceinline__ void Store(const float (&sums)[kWidth / 2], const Tar
 }
 
 // A stage's shared memory may be written again: to the loaders of both blocks, which write into both.
-__device__ __forceinline__ void Release(uint32_t bar, int lane) {
+template <bool kFp4>
+__device__ __forceinline__ void Release(const Ring& ring, int lane) {
   __syncwarp();
-  if (lane < 2) BarrierArriveAt(bar, lane);
+  if (lane < 2) BarrierArriveAt(ring.empty + 8 * ring.stage, lane);
+  if (kFp4 && lane == 0) BarrierArrive(ring.spent + 8 * ring.slot);
 }
 
 // A scale of a weight's grid as it lies in memory: turned into a float a block later, so that nothing waits for it.
@@ -271,8 +287,8 @@ __device__ __forceinline__ void MultiplyTile(const Params& p, const Work& work, 
   if (group * 64 >= work.rows) {  // an expert's tile with no rows for this warpgroup
     for (int kb = 0; kb < blocks_k; ++kb) {
       BarrierWait(ring->full + 8 * ring->stage, ring->phase);
-      if constexpr (kFp4) BarrierWait(ring->decoded + 8 * ring->stage, ring->phase);
-      Release(ring->empty + 8 * ring->stage, lane);
+      if constexpr (kFp4) BarrierWait(ring->decoded + 8 * ring->slot, ring->slot_phase);
+      Release<kFp4>(*ring, lane);
       ring->Next<L::kStages>();
     }
     return;
@@ -287,11 +303,11 @@ __device__ __forceinline__ void MultiplyTile(const Params& p, const Work& work, 
   const uint32_t scale_at = ring->base + L::kAtScales + (row0 + lane / 4) * 4;
   for (int kb = 0; kb < blocks_k; ++kb) {
     const uint64_t a = Operand(ring->base + L::kAtX + group * 64 * kBlockK) + ring->stage * (L::kX / 16);
-    const uint64_t b = Operand(ring->base + L::kAtW) + ring->stage * (L::kW / 16);
+    const uint64_t b = Operand(ring->base + L::kAtW) + (kFp4 ? ring->slot : ring->stage) * (L::kW / 16);
     BarrierWait(ring->full + 8 * ring->stage, ring->phase);
     float f0 = LoadShared(scale_at + ring->stage * L::kScales),
           f1 = LoadShared(scale_at + ring->stage * L::kScales + 32);
-    if constexpr (kFp4) BarrierWait(ring->decoded + 8 * ring->stage, ring->phase);
+    if constexpr (kFp4) BarrierWait(ring->decoded + 8 * ring->slot, ring->slot_phase);
     Pin(part);
     WgmmaFence();
     Wgmma<kWidth, false>::Multiply(part, a, b);
@@ -310,7 +326,7 @@ __device__ __forceinline__ void MultiplyTile(const Params& p, const Work& work, 
     Pin(part);
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i) sums[i] = fmaf(part[i], i % 4 < 2 ? f0 : f1, sums[i]);
-    Release(ring->empty + 8 * ring->stage, lane);
+    Release<kFp4>(*ring, lane);
     ring->Next<L::kStages>();
   }
   if constexpr (kFp4) {
@@ -337,15 +353,19 @@ __global__ void __launch_bounds__(Layout<kWidth, kFp4>::kThreads, 1) MatrixKerne
   using L = Layout<kWidth, kFp4>;
   extern __shared__ uint8_t shared[];
   const uint32_t base = (SharedAddress(shared) + 1023) / 1024 * 1024;
-  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages, decoded = empty + 8 * L::kStages;
+  const uint32_t full = base + L::kAtBarriers, empty = full + 8 * L::kStages;
+  const uint32_t decoded = empty + 8 * L::kStages, spent = decoded + 16;
   const int rank = static_cast<int>(ClusterRank());
   const int first = static_cast<int>(blockIdx.x) / 2, step = static_cast<int>(gridDim.x) / 2;
   const int tile_count = kGrouped ? *p.tile_count : 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < L::kStages; ++i) {
       BarrierInit(full + 8 * i, 1);
-      BarrierInit(empty + 8 * i, 16);   // the multiplying warps of two blocks
+      BarrierInit(empty + 8 * i, 16);  // the multiplying warps of two blocks
+    }
+    for (int i = 0; i < L::kDecoded; ++i) {
       BarrierInit(decoded + 8 * i, 4);  // the decoding warps
+      BarrierInit(spent + 8 * i, 8);    // the multiplying warps
     }
     BarrierInitFence();
     PrefetchMap(&p.x);
@@ -361,7 +381,7 @@ __global__ void __launch_bounds__(Layout<kWidth, kFp4>::kThreads, 1) MatrixKerne
     }
   }
   ClusterSync();
-  Ring ring = {base, full, empty, decoded};
+  Ring ring = {base, full, empty, decoded, spent};
   // From lane 0, so that the compiler knows it for one of the whole warp.
   const int role = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -617,11 +637,10 @@ struct CombineParams {
   int64_t out_stride = 0;
   int64_t cols = 0;
 };
-constexpr int kMaxChoices = 32;
 
 __global__ void __launch_bounds__(256) CombineKernel(const CombineParams p) {
 #if HADAL_SM90A
-  __shared__ int32_t order[kMaxChoices];
+  __shared__ int32_t order[kHopperChoices];
   const int64_t token = blockIdx.y;
   const int i = static_cast<int>(threadIdx.x);
   if (i < p.choices) {
@@ -757,11 +776,14 @@ void LaunchMatrix(Stream stream, const Params& params, int64_t tiles) {
   (void)cudaLaunchKernelEx(&config, kernel, params);
 }
 
-// Cycles of a launch, roughly: a block of k by what products and sums cost or by what its bytes do, and a tile's start
-// and end.
-int64_t Cycles(int64_t tiles, int64_t blocks_k, int width) {
-  const int64_t waves = CeilDiv(tiles, TheMachine().blocks / 2);
-  return waves * (blocks_k * std::max(60 + 5 * width, 210 + 13 * width / 4) + 1000 + 6 * width);
+// Cycles of a launch, roughly, as measured on an H200: a block of k grows with its width, or with how many clusters ask
+// for the same rows of X at a time; and a tile's start and end.
+int64_t Cycles(int64_t row_tiles, int64_t pairs, int64_t blocks_k, int width) {
+  const int64_t clusters = TheMachine().blocks / 2;
+  const int64_t tiles = row_tiles * pairs;
+  const int64_t sharing = std::min(tiles, clusters) / std::min<int64_t>(row_tiles, 8);
+  const int64_t block = std::max<int64_t>(570 + 5 * width / 2, 475 + 11 * sharing);
+  return CeilDiv(tiles, clusters) * (blocks_k * block + 1000 + 6 * width);
 }
 
 }  // namespace
@@ -829,7 +851,7 @@ void LaunchHopperLinear(Stream stream, const HopperInput& x, std::span<const Hop
   if (width == 0) {
     int64_t best = 0;
     for (const int candidate : {128, 64, 32}) {
-      const int64_t cycles = Cycles(row_tiles * pairs_of(candidate), blocks_k, candidate);
+      const int64_t cycles = Cycles(row_tiles, pairs_of(candidate), blocks_k, candidate);
       if (width != 0 && cycles >= best) continue;
       width = candidate;
       best = cycles;

@@ -75,6 +75,8 @@ size_t HopperExpertsBytes(int64_t experts, int64_t n);
 HopperExperts LaunchHopperPrepareExperts(Stream stream, std::span<const ops::LinearWeight* const> weights, void* memory,
                                          int32_t* inexact);
 
+inline constexpr int kHopperExperts = 1024, kHopperChoices = 32;  // at most: experts, choices of a token
+
 // Which rows go to which expert, found out on the device. Rows of an expert are consecutive, from a multiple of 16 on.
 struct HopperPlan {
   struct Tile {
