@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/status.h"
+#include "platforms/gpu/fast_paths.h"
 #include "platforms/gpu/gpu_ops_impl.h"
 
 namespace hadal::gpu::HADAL_GPU_NS {
@@ -55,6 +56,18 @@ void GpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
   };
   launch(x, 0, false);
   if (std::none_of(targets.begin(), targets.end(), quantised)) return;
+  if (x.rows >= kFastLinearRows && !options_.deterministic && published()) {
+    const auto fast = [&](const ops::LinearTarget& t) { return FastLinearTakes(device_->info(), x, t); };
+    std::array<const ops::LinearTarget*, kLinearJobs> taken;
+    size_t count = 0;
+    const bool all = targets.size() <= taken.size() && std::all_of(targets.begin(), targets.end(), [&](const auto& t) {
+                       return !quantised(t) || fast(t);
+                     });
+    for (const ops::LinearTarget& target : targets) {
+      if (all && quantised(target)) taken[count++] = &target;
+    }
+    if (all) return FastLinear(device_->stream(), x, {taken.data(), count}, linear_.fast, linear_.fast_bytes);
+  }
   ops::Tensor to = {linear_.quantised, DType::kBF16, 0, x.cols, (x.cols + 7) / 8 * 8};
   const int64_t most = linear_.quantised_bytes / DTypeBytes(DType::kBF16, to.stride);
   HADAL_CHECK(most > 0);

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "platforms/gpu/fast_paths.h"
 #include "platforms/gpu/gpu_ops_impl.h"
 
 #define HADAL_STRING_OF(x) HADAL_STRING_OF_INNER(x)
@@ -18,6 +19,9 @@ size_t GpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   Carver carver(base);
   rows_.Carve(spec, options_.numerics, carver);
   linear_.Carve(spec, options_.numerics, carver);
+  linear_.fast_bytes = FastLinearBytes(spec, options_.numerics);
+  linear_.fast = carver.Take<std::byte>(static_cast<int64_t>(linear_.fast_bytes) + 256);
+  linear_.fast = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(linear_.fast) + 255) / 256 * 256);
   moe_.Carve(spec, options_.numerics, carver);
   attention_.Carve(spec, options_.numerics, carver);
   return carver.used();
@@ -27,6 +31,7 @@ size_t GpuOps::WorkspaceBytes(const ops::WorkspaceSpec& spec) const {
   Carver carver(nullptr);
   RowsScratch().Carve(spec, options_.numerics, carver);
   LinearScratch().Carve(spec, options_.numerics, carver);
+  carver.Take<std::byte>(static_cast<int64_t>(FastLinearBytes(spec, options_.numerics)) + 256);
   MoeScratch().Carve(spec, options_.numerics, carver);
   AttentionScratch().Carve(spec, options_.numerics, carver);
   return carver.used();

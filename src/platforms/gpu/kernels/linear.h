@@ -15,6 +15,8 @@ struct LinearScratch {
 
   void* quantised = nullptr;    // activations behind InputQuant::kFp8
   int64_t quantised_bytes = 0;  // of which a call with more rows takes as many at a time as fit
+  void* fast = nullptr;         // fast_paths.h
+  size_t fast_bytes = 0;
 };
 
 // One product of a launch: outputs [first, first+n) of a weight from columns of x.
