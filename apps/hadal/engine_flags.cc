@@ -71,6 +71,9 @@ void EngineFlags::Register(CLI::App* app) {
   app->add_flag("--deterministic", options_.model.deterministic,
                 "On a GPU: a request has the same bits in any batch, as it always has on the CPU")
       ->group(engine);
+  app->add_flag("--fp8-products", options_.model.fp8_products,
+                "On Hopper: prompts multiply in FP8 by FP8, several times as fast, with sums that keep fewer bits")
+      ->group(engine);
   app->add_option("--threads", options_.model.threads, "CPU threads [all that this process may use]")
       ->check(CLI::Range(1, 4096))
       ->group(engine);

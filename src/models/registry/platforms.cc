@@ -43,6 +43,7 @@ template <typename Make, typename Describe>
   gpu::GpuOptions wanted;
   wanted.numerics = numerics;
   wanted.deterministic = options.deterministic;
+  wanted.fp8_products = options.fp8_products;
   if (device.size() > name.size()) {
     const char* begin = device.data() + name.size() + 1;
     const char* end = device.data() + device.size();

@@ -19,6 +19,7 @@ struct ModelOptions {
   int threads = 0;                     // CPU: 0 takes all that the process may use
   std::string isa = "auto";            // CPU: auto, baseline, avx2, avx512, amx
   bool deterministic = false;          // GPUs: a row has the same bits in any batch (gpu_ops.h); others always do so
+  bool fp8_products = false;           // GPUs: faster prompts, sums with fewer bits (gpu_ops.h)
   // "Architecture=Class": take a registered class other than the platform's own for an architecture.
   std::vector<std::string> class_overrides;
   ModelLimits limits;

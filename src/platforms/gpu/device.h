@@ -32,13 +32,6 @@
 #include "platforms/gpu/emulator.h"
 #endif
 
-// Before a loop that indexes what has to stay in registers.
-#if HADAL_GPU_EMULATED
-#define HADAL_UNROLL
-#else
-#define HADAL_UNROLL _Pragma("unroll")
-#endif
-
 #if HADAL_GPU_EMULATED
 #define HADAL_DEVICE inline
 #define HADAL_HOST_DEVICE inline
@@ -53,7 +46,11 @@
 // A kernel that is launched with at most `threads` threads a block.
 #define HADAL_GLOBAL(threads) __global__ void __launch_bounds__(threads)
 // The same with registers for so many blocks at a time on a multiprocessor.
+#if HADAL_GPU_CUDA
 #define HADAL_GLOBAL_BLOCKS(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
+#else
+#define HADAL_GLOBAL_BLOCKS(threads, blocks) HADAL_GLOBAL(threads)
+#endif
 #define HADAL_SHARED __shared__
 // Before a loop over an array that has to stay in registers.
 #define HADAL_UNROLL _Pragma("unroll")
@@ -314,7 +311,12 @@ HADAL_DEVICE void CopyAsync16(void* to, const void* from, bool present) {
   struct alignas(16) Sixteen {
     uint32_t words[4];
   };
-  *static_cast<Sixteen*>(to) = present ? *static_cast<const Sixteen*>(from) : Sixteen{};
+  // Two stores: a choice between two values would be made in memory.
+  if (present) {
+    *static_cast<Sixteen*>(to) = *static_cast<const Sixteen*>(from);
+  } else {
+    *static_cast<Sixteen*>(to) = {};
+  }
 #endif
 }
 HADAL_DEVICE void CommitAsync() {

@@ -1,6 +1,6 @@
 // Products that the hardware of one backend does better than the shared kernels: asked before those, and free to
-// decline. A backend without any links fast_paths_none.cc. They add in another order than the shared kernels, so they
-// are not asked where GpuOptions::deterministic is set.
+// decline. A backend without any links fast_paths_none.cc. They add in another order than the shared kernels and keep
+// fewer bits: they are asked where GpuOptions::fp8_products is set, and never under GpuOptions::deterministic.
 #pragma once
 
 #include <cstddef>

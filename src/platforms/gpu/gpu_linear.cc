@@ -56,7 +56,7 @@ void GpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
   };
   launch(x, 0, false);
   if (std::none_of(targets.begin(), targets.end(), quantised)) return;
-  if (x.rows >= kFastLinearRows && !options_.deterministic && published()) {
+  if (options_.fp8_products && !options_.deterministic && x.rows >= kFastLinearRows && published()) {
     const auto fast = [&](const ops::LinearTarget& t) { return FastLinearTakes(device_->info(), x, t); };
     std::array<const ops::LinearTarget*, kLinearJobs> taken;
     size_t count = 0;

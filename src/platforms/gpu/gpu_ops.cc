@@ -19,7 +19,7 @@ size_t GpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   Carver carver(base);
   rows_.Carve(spec, options_.numerics, carver);
   linear_.Carve(spec, options_.numerics, carver);
-  linear_.fast_bytes = FastLinearBytes(spec, options_.numerics);
+  linear_.fast_bytes = options_.fp8_products ? FastLinearBytes(spec, options_.numerics) : 0;
   linear_.fast = carver.Take<std::byte>(static_cast<int64_t>(linear_.fast_bytes) + 256);
   linear_.fast = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(linear_.fast) + 255) / 256 * 256);
   moe_.Carve(spec, options_.numerics, carver);
@@ -31,7 +31,8 @@ size_t GpuOps::WorkspaceBytes(const ops::WorkspaceSpec& spec) const {
   Carver carver(nullptr);
   RowsScratch().Carve(spec, options_.numerics, carver);
   LinearScratch().Carve(spec, options_.numerics, carver);
-  carver.Take<std::byte>(static_cast<int64_t>(FastLinearBytes(spec, options_.numerics)) + 256);
+  carver.Take<std::byte>(static_cast<int64_t>(options_.fp8_products ? FastLinearBytes(spec, options_.numerics) : 0) +
+                         256);
   MoeScratch().Carve(spec, options_.numerics, carver);
   AttentionScratch().Carve(spec, options_.numerics, carver);
   return carver.used();

@@ -247,6 +247,12 @@ absl::Status Device::Synchronize() {
   return absl::InternalError(fmt::format("{} ({}): {}", info_.name, info_.architecture, Text(error)));
 }
 
+std::optional<ops::FreeMemory> Device::Free() const {
+  size_t free = 0, total = 0;
+  if (g_hip.mem_get_info(&free, &total) != kSuccess) return std::nullopt;
+  return ops::FreeMemory{static_cast<int64_t>(free), info_.name};
+}
+
 absl::StatusOr<ops::Buffer> Device::Allocate(size_t bytes, const char* purpose) {
   void* data = nullptr;
   const size_t size = std::max<size_t>(bytes, 1);

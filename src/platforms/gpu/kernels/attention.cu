@@ -670,6 +670,7 @@ void LaunchSparseAttention(Stream stream, const AttentionDevice& device, const A
     LaunchTokens<1, 32>(launch, work, sections);  // LDS has 64 KiB
     return;
   }
+#if !HADAL_GPU_HIP
   // Rows are decoded once for 64 heads, unless that leaves multiprocessors idle. Every query has some ten sections.
   constexpr int64_t kUsualSections = 10;
   const bool wide = args.heads > 16 && (!sections || wide_blocks * kUsualSections >= device.multiprocessors);
@@ -678,6 +679,7 @@ void LaunchSparseAttention(Stream stream, const AttentionDevice& device, const A
   } else {
     LaunchTokens<1, 64>(launch, work, sections);
   }
+#endif
 }
 
 }  // namespace hadal::gpu::HADAL_GPU_NS

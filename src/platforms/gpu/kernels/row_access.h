@@ -159,7 +159,6 @@ HADAL_DEVICE float LanesSum(float v, int lanes) {
 template <typename T>
 HADAL_DEVICE void RotatePairs(float* v, int64_t i, int64_t start, int64_t half, const float* cos, const float* sin) {
   HADAL_UNROLL
-  HADAL_UNROLL
   for (int e = 0; e < kVec; e += 2) {
     const int64_t p = i + e - start;
     if (p < 0 || p >= 2 * half) continue;
