@@ -3,6 +3,7 @@
 // measures every backend. Limits: the copy bandwidth is measured in the same run, peaks of the matrix units are given.
 //
 //   gpu_bench [--device auto|cuda|hip|cpu] [--kernels] [--model] [--layers 4] [--quick] [--deterministic]
+//             [--fp8-products]
 //             [--only linear] [--fp8-peak TFLOPs] [--bf16-peak TFLOPs]
 #include "gpu_bench.h"
 
@@ -91,6 +92,7 @@ absl::Status Run(const GpuSettings& settings, bool kernels, bool model, double f
   models::ModelOptions options;
   options.device = settings.device;
   options.deterministic = settings.deterministic;
+  options.fp8_products = settings.fp8_products;
   HADAL_ASSIGN_OR_RETURN(models::Platform platform, models::MakePlatform(options));
   ops::Ops& ops = *platform.ops;
   fmt::print("platform: {} ({}){}{}\n", platform.name, platform.description,
@@ -217,6 +219,7 @@ int main(int argc, char** argv) {
   app.add_option("--batches", s.batches, "decoding sequences")->delimiter(',');
   app.add_flag("--quick", s.quick, "small shapes and few calls: only whether all of it runs");
   app.add_flag("--deterministic", s.deterministic, "a row has the same bits in any batch");
+  app.add_flag("--fp8-products", s.fp8_products, "linears of many rows multiply FP8 by FP8 (Hopper)");
   app.add_option("--fp8-peak", fp8_peak, "TFLOP/s of the matrix units, e.g. measured with cuBLASLt");
   app.add_option("--bf16-peak", bf16_peak, "the same for bf16");
   CLI11_PARSE(app, argc, argv);

@@ -20,6 +20,7 @@ struct GpuSettings {
   std::string device = "auto";
   bool quick = false;  // small shapes, few repeats: does the program work?
   bool deterministic = false;
+  bool fp8_products = false;
   std::string only;  // rows whose kernel's name contains it
   std::string preset = "v4-flash";
   int64_t layers = 4;

@@ -158,6 +158,7 @@ class ModelBench {
     models::ModelOptions options;
     options.device = s_.device;
     options.deterministic = s_.deterministic;
+    options.fp8_products = s_.fp8_products;
     most_ = *std::max_element(s_.batches.begin(), s_.batches.end());
     options.limits.max_seqs = most_;
     options.limits.max_context = std::max(s_.context + 4 * s_.decode_steps + 8, s_.prompt);
