@@ -10,18 +10,20 @@ namespace {
 
 // One after the other, for as many rows as there are.
 struct Layout {
-  int32_t *ids, *positions, *seqs, *logit_rows, *source_rows, *window_begin, *window_end;
+  Layout(Carver& carver, int64_t tokens, int64_t logit_rows_count, int64_t embedding_rows, int64_t embedding_bytes)
+      : ids(carver.Take<int32_t>(tokens)),
+        positions(carver.Take<int32_t>(tokens)),
+        seqs(carver.Take<int32_t>(tokens)),
+        source_rows(carver.Take<int32_t>(tokens)),
+        window_begin(carver.Take<int32_t>(tokens)),
+        window_end(carver.Take<int32_t>(tokens)),
+        logit_rows(carver.Take<int32_t>(logit_rows_count)),
+        pointers(carver.Take<const void*>(embedding_rows > 0 ? tokens : 0)),
+        embeddings(carver.Take<std::byte>(embedding_rows * embedding_bytes)) {}
+
+  int32_t *ids, *positions, *seqs, *source_rows, *window_begin, *window_end, *logit_rows;
   const void** pointers;
   std::byte* embeddings;
-
-  Layout(Carver& carver, int64_t tokens, int64_t logit_rows_count, int64_t embedding_rows, int64_t embedding_bytes) {
-    for (int32_t** array : {&ids, &positions, &seqs, &source_rows, &window_begin, &window_end}) {
-      *array = carver.Take<int32_t>(tokens);
-    }
-    logit_rows = carver.Take<int32_t>(logit_rows_count);
-    pointers = carver.Take<const void*>(embedding_rows > 0 ? tokens : 0);
-    embeddings = carver.Take<std::byte>(embedding_rows * embedding_bytes);
-  }
 };
 
 void Fill(int32_t* to, std::span<const int32_t> from) {

@@ -109,11 +109,16 @@ absl::StatusOr<Platform> MakePlatform(const ModelOptions& options) {
   }
   if (options.device == "auto") {
     // A card that is there but cannot be used (another process has it, no kernels for it) is said and not passed over.
-    for (const std::string_view name : {"cuda", "hip"}) {
-      if (name == "cuda" ? !HADAL_HAS_CUDA : !HADAL_HAS_HIP) continue;
-      absl::StatusOr<Platform> platform =
-          name == "cuda" ? MakeCuda("cuda", options, numerics) : MakeHip("hip", options, numerics);
-      if (platform.ok() || !absl::IsUnavailable(platform.status())) return platform;
+    const auto settled = [](const absl::StatusOr<Platform>& platform) {
+      return platform.ok() || !absl::IsUnavailable(platform.status());
+    };
+    if (HADAL_HAS_CUDA) {
+      absl::StatusOr<Platform> cuda = MakeCuda("cuda", options, numerics);
+      if (settled(cuda)) return cuda;
+    }
+    if (HADAL_HAS_HIP) {
+      absl::StatusOr<Platform> hip = MakeHip("hip", options, numerics);
+      if (settled(hip)) return hip;
     }
     return MakeCpu(options, numerics);
   }

@@ -134,8 +134,9 @@ int Blocks(int axis) {
 }
 int Wave() { return machine().wave; }
 void* DynamicShared() {
-  auto address = reinterpret_cast<uintptr_t>(machine().shared.data());
-  return reinterpret_cast<void*>((address + 1023) / 1024 * 1024);
+  constexpr size_t kAlignment = 1024;
+  std::byte* shared = machine().shared.data();
+  return shared + (kAlignment - reinterpret_cast<uintptr_t>(shared) % kAlignment) % kAlignment;
 }
 void BlockBarrier() { Wait(State::kAtBlock); }
 void GroupBarrier() { Wait(State::kAtGroup); }

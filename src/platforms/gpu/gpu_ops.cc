@@ -20,8 +20,11 @@ size_t GpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   rows_.Carve(spec, options_.numerics, carver);
   linear_.Carve(spec, options_.numerics, carver);
   linear_.fast_bytes = options_.fp8_products ? FastLinearBytes(spec, options_.numerics) : 0;
-  linear_.fast = carver.Take<std::byte>(static_cast<int64_t>(linear_.fast_bytes) + 256);
-  linear_.fast = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(linear_.fast) + 255) / 256 * 256);
+  constexpr size_t kFastAlignment = 256;
+  auto* fast = carver.Take<std::byte>(static_cast<int64_t>(linear_.fast_bytes + kFastAlignment));
+  linear_.fast = fast == nullptr
+                     ? nullptr
+                     : fast + (kFastAlignment - reinterpret_cast<uintptr_t>(fast) % kFastAlignment) % kFastAlignment;
   moe_.Carve(spec, options_.numerics, carver);
   attention_.Carve(spec, options_.numerics, carver);
   return carver.used();
