@@ -256,13 +256,14 @@ absl::Status Engine::FitMemory() {
   const bool free_choice = options_.max_model_len == 0;
   int64_t context =
       free_choice ? std::min(planned_config().max_position_embeddings, kDefaultContext) : options_.max_model_len;
+  HADAL_ASSIGN_OR_RETURN(const models::PlatformMemory memory, models::MemoryOf(options_.model));
+  weights_on_device_ = !memory.is_host;
   checkpoint::AvailableMemory available = {INT64_MAX, "not looked at"};
   if (options_.check_memory) {
-    HADAL_ASSIGN_OR_RETURN(const std::optional<ops::FreeMemory> device, models::DeviceMemory(options_.model));
-    if (device.has_value()) {
+    if (memory.free.has_value()) {
       // What the driver, kernels and the allocator's granules take besides.
       constexpr int64_t kDeviceReserve = int64_t{512} << 20;
-      available = {device->bytes - kDeviceReserve, "free memory of " + device->source};
+      available = {memory.free->bytes - kDeviceReserve, "free memory of " + memory.free->source};
     } else {
       HADAL_ASSIGN_OR_RETURN(available, checkpoint::ReadAvailableMemory());
     }
@@ -306,9 +307,7 @@ absl::Status Engine::MakeDummyWeights() {
 // Copies the weights, or brings the mapped files into memory in their order, which is the fastest way to read them: the
 // first answers then do not wait for the disk.
 absl::Status Engine::ReadWeights() {
-  // A device takes its copy from the mapped files.
-  HADAL_ASSIGN_OR_RETURN(const bool on_device, models::HasDeviceMemory(options_.model));
-  if (on_device) return absl::OkStatus();
+  if (weights_on_device_) return absl::OkStatus();  // copied there from the mapped files
   constexpr int64_t kPage = 4096, kReportEvery = 64 << 20, kWorthCopying = 64 << 20;
   const int64_t total = checkpoint_->tensor_bytes();
   const bool draft = models::LoadsDraft(config(), options_.model.limits);

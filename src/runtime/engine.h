@@ -170,6 +170,7 @@ class Engine {
   std::vector<std::string> warnings_;
   std::string description_;
   checkpoint::MemoryPlan plan_;
+  bool weights_on_device_ = false;
   int64_t least_slabs_ = 0;  // of one sequence of max_model_len
   int64_t slab_bytes_ = 0;
   std::shared_ptr<const text::Tokenizer> tokenizer_;

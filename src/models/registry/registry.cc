@@ -138,14 +138,10 @@ absl::StatusOr<ModelMemory> PlanMemory(const ModelConfig& config, const ModelOpt
   return entry->plan(config, *platform.ops, options.limits);
 }
 
-absl::StatusOr<bool> HasDeviceMemory(const ModelOptions& options) {
+absl::StatusOr<PlatformMemory> MemoryOf(const ModelOptions& options) {
   HADAL_ASSIGN_OR_RETURN(const Platform platform, MakePlatform(options));
-  return !platform.ops->memory().is_host();
-}
-
-absl::StatusOr<std::optional<ops::FreeMemory>> DeviceMemory(const ModelOptions& options) {
-  HADAL_ASSIGN_OR_RETURN(const Platform platform, MakePlatform(options));
-  return platform.ops->memory().Free();
+  const ops::Memory& memory = platform.ops->memory();
+  return PlatformMemory{memory.is_host(), memory.Free()};
 }
 
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(const checkpoint::WeightSource& weights,

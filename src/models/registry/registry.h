@@ -45,10 +45,12 @@ bool LoadsDraft(const checkpoint::ModelConfig& config, const ModelLimits& limits
 // Bytes that the caches and one step's buffers will take, before anything is allocated.
 absl::StatusOr<ModelMemory> PlanMemory(const checkpoint::ModelConfig& config, const ModelOptions& options);
 
-// Whether the platform keeps weights and caches in memory of its own; and how much of that is free, where it is not the
-// host's.
-absl::StatusOr<bool> HasDeviceMemory(const ModelOptions& options);
-absl::StatusOr<std::optional<ops::FreeMemory>> DeviceMemory(const ModelOptions& options);
+// Where the platform keeps weights and caches.
+struct PlatformMemory {
+  bool is_host = true;
+  std::optional<ops::FreeMemory> free;  // of a device with memory of its own
+};
+absl::StatusOr<PlatformMemory> MemoryOf(const ModelOptions& options);
 
 // `weights` must outlive the model. Unimplemented for an architecture or platform that is not registered (the message
 // lists those that are); InvalidArgument for unknown option values; ResourceExhausted when the caches cannot be

@@ -34,19 +34,22 @@ class Terminal {
     close(fd_);
   }
 
-  // Reads until `text` has appeared in what came since the last call; returns what came. Fails after a minute.
+  // Reads until `text` has appeared; returns what came up to its end. What a slow reader got besides is for the next
+  // call. Fails after a minute.
   std::string ReadUntil(const std::string& text) {
-    std::string seen;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (seen.find(text) == std::string::npos && std::chrono::steady_clock::now() < deadline) {
+    while (unread_.find(text) == std::string::npos && std::chrono::steady_clock::now() < deadline) {
       pollfd fd = {fd_, POLLIN, 0};
       if (poll(&fd, 1, 100) <= 0) continue;
       char buffer[4096];
       const ssize_t n = read(fd_, buffer, sizeof(buffer));
       if (n <= 0) break;
-      seen.append(buffer, static_cast<size_t>(n));
+      unread_.append(buffer, static_cast<size_t>(n));
     }
-    EXPECT_THAT(seen, HasSubstr(text));
+    EXPECT_THAT(unread_, HasSubstr(text));
+    const size_t at = unread_.find(text);
+    const std::string seen = unread_.substr(0, at == std::string::npos ? at : at + text.size());
+    unread_.erase(0, seen.size());
     return seen;
   }
   void Type(const std::string& text) { EXPECT_EQ(write(fd_, text.data(), text.size()), std::ssize(text)); }
@@ -60,6 +63,7 @@ class Terminal {
  private:
   int fd_ = -1;
   pid_t pid_ = 0;
+  std::string unread_;
 };
 
 TEST(TerminalChat, HistoryAndEnd) {

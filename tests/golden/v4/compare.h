@@ -95,6 +95,12 @@ inline std::vector<GoldenParam> GoldenParams(const std::vector<Platform>& all, c
     for (const Platform& p : all) params.push_back({p, c});
     if (c.full || c.tokens > few_tokens) continue;
     for (const Platform& p : few) params.push_back({p, c});
+#if HADAL_TEST_EMULATED_GPU
+    constexpr int64_t kEmulatedTokens = 40;  // an emulated step takes seconds
+    if (c.tokens > kEmulatedTokens) continue;
+    params.push_back({{"gpu_wave32", "gpu_wave32", "auto"}, c});
+    if (c.set == "random-v4") params.push_back({{"gpu_wave64", "gpu_wave64", "auto"}, c});
+#endif
   }
   return params;
 }

@@ -10,6 +10,7 @@
 
 #include "base/float_formats.h"
 #include "models/registry/registry.h"
+#include "support/emulated_platform.h"
 
 namespace hadal::test {
 namespace {
@@ -178,6 +179,7 @@ GoldenModel::GoldenModel(const VectorCase& c, const Platform& platform, const st
   auto opened = checkpoint::Checkpoint::Open(c.model);
   Require(opened.status());
   checkpoint_ = *std::move(opened);
+  AddEmulatedPlatforms();
   models::ModelOptions options;
   options.device = platform.device;
   options.isa = platform.isa;
