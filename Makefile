@@ -51,17 +51,18 @@ debug: deps ## build for a debugger, in build/debug
 ASAN_UNIT_TESTS = -*cpu_baseline*:*cpu_avx2*:*cpu_avx512*
 ASAN_MODEL_TESTS = *AllOfItTogether*:*V32Operations*reference*:*V32Operations*amx*:*chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*:*synthetic_v3
 # Threads meet in the pool, the tokenizer's caches and the parsers; one model run crosses all operators.
+TSAN_UNIT_PROGRAMS = library_test base_test guided_test ops_test runtime_test text_chat_test tokenizer_test
 TSAN_UNIT_TESTS = Service.*:*Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_a*:*Row*cpu_baseline*
 TSAN_MODEL_TESTS = *AllOfItTogether*:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*rnd_short*cpu*:*UsedBefore/random_cpu_auto*-*synthetic_v3
 
 asan: deps ## tests under the address and undefined-behaviour sanitizers
-	@tools/build asan
+	@tools/build asan unit_tests golden_tests invariance_tests
 	@GTEST_FILTER='$(ASAN_UNIT_TESTS)' tools/run-tests build/asan unit
 	@GTEST_FILTER='$(ASAN_MODEL_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/asan golden invariance
 
 tsan: deps ## tests under the thread sanitizer
-	@tools/build tsan
-	@GTEST_FILTER='$(TSAN_UNIT_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan unit
+	@tools/build tsan $(TSAN_UNIT_PROGRAMS) golden_tests invariance_tests
+	@GTEST_FILTER='$(TSAN_UNIT_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan $(TSAN_UNIT_PROGRAMS)
 	@GTEST_FILTER='$(TSAN_MODEL_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan golden invariance
 
 soak: deps ## random arrivals, aborts and lost readers for SOAK_SECONDS each (default 600), under both sanitizers

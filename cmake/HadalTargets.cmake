@@ -7,7 +7,7 @@ function(hadal_library name)
 endfunction()
 
 # hadal_test(NAME SOURCES ... [DEPS ...] LABELS unit|golden|invariance|e2e): a GoogleTest program. `make test` finds it
-# through build/*/tests.txt; CTest has one entry for it.
+# through build/*/tests.txt; CTest has one entry for it. The targets unit_tests, golden_tests ... build those of a label.
 function(hadal_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   list(LENGTH ARG_LABELS labels)
@@ -19,6 +19,14 @@ function(hadal_test name)
   target_compile_definitions(${name} PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              HADAL_BINARY_DIR="${PROJECT_BINARY_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  # The time of a test's own code goes into compiling it, with sanitizers most of all.
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${name} PRIVATE $<IF:$<BOOL:${HADAL_SANITIZE}>,-O0,-O1>)
+  endif()
+  if(NOT TARGET ${ARG_LABELS}_tests)
+    add_custom_target(${ARG_LABELS}_tests)
+  endif()
+  add_dependencies(${ARG_LABELS}_tests ${name})
   set_property(GLOBAL APPEND PROPERTY HADAL_TEST_PROGRAMS "${name} ${ARG_LABELS}")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
