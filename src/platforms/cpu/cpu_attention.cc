@@ -59,7 +59,7 @@ void CpuOps::ComputeRopeAngles(const ops::BatchRows& batch, std::span<const floa
 void CpuOps::QNormRope(const ops::QNormRopeArgs& args) {
   const int64_t half = args.rope.half;
   pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
-    float* v = workers_[worker].vectors;
+    float* v = scratch_.workers[worker].vectors;
     for (int64_t h = 0; h < args.heads; ++h) {
       std::byte* head = RowAt(args.q, t, h * args.head_dim);
       kernels_.load(head, args.q.dtype, args.head_dim, v);
@@ -88,7 +88,7 @@ void CpuOps::KvNormRopeStore(const ops::KvNormRopeStoreArgs& args) {
   const int64_t plain = d - 2 * half;
   const int64_t normed = args.norm.size;
   pool_.ParallelFor(args.kv.rows, [&](int64_t t, int worker) {
-    float* v = workers_[worker].vectors;
+    float* v = scratch_.workers[worker].vectors;
     kernels_.load(RowAt(args.kv, t), args.kv.dtype, d, v);
     const float mean = kernels_.sum_squares(v, normed) / static_cast<float>(normed);
     kernels_.scale_weight(v, normed, 1.0f / std::sqrt(mean + args.rms_eps), args.norm, v);
@@ -138,7 +138,7 @@ void CpuOps::StoreKey(const ops::PagedRows& pool, int32_t seq, int64_t position,
 void CpuOps::RopeTail(const ops::RopeTailArgs& args) {
   const int64_t half = args.rope.half;
   pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
-    float* v = workers_[worker].vectors;
+    float* v = scratch_.workers[worker].vectors;
     for (int64_t h = 0; h < args.heads; ++h) {
       kernels_.load(RowAt(args.q, t, (h + 1) * args.head_dim - 2 * half), args.q.dtype, 2 * half, v);
       kernels_.rope(v, args.rope.cos + t * half, args.rope.sin + t * half, half, false);
@@ -151,7 +151,7 @@ void CpuOps::IndexerKeyStore(const ops::IndexerKeyStoreArgs& args) {
   const int64_t d = args.k.cols;
   const int64_t half = args.rope.half;
   pool_.ParallelFor(args.k.rows, [&](int64_t t, int worker) {
-    float* v = workers_[worker].vectors;
+    float* v = scratch_.workers[worker].vectors;
     float* parameters = v + d;  // weight, then bias
     kernels_.load(RowAt(args.k, t), args.k.dtype, d, v);
     kernels_.load(args.norm.data, args.norm.dtype, d, parameters);
@@ -225,7 +225,7 @@ void CpuOps::Compress(const ops::CompressArgs& args) {
       kv[slots] = row + series;
       gate[slots] = row + cols + series;
     }
-    float* v = workers_[worker].vectors;
+    float* v = scratch_.workers[worker].vectors;
     kernels_.pool(kv.data(), gate.data(), slots, width, v);
     kernels_.round(v, width, args.output.dtype);
     const float mean = kernels_.sum_squares(v, width) / static_cast<float>(width);
@@ -253,7 +253,7 @@ void CpuOps::Compress(const ops::CompressArgs& args) {
 void CpuOps::IndexerQuery(const ops::IndexerQueryArgs& args) {
   const int64_t half = args.rope.half;
   pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
-    float* v = workers_[worker].vectors;
+    float* v = scratch_.workers[worker].vectors;
     for (int64_t h = 0; h < args.heads; ++h) {
       std::byte* head = RowAt(args.q, t, h * args.head_dim);
       kernels_.load(head, args.q.dtype, args.head_dim, v);
@@ -283,7 +283,7 @@ void CpuOps::IndexerTopk(const ops::IndexerTopkArgs& args) {
       1.0f / std::sqrt(static_cast<float>(dim)) * (1.0f / std::sqrt(static_cast<float>(args.heads)));
   const ops::RowPlaces places(args.keys);
   pool_.ParallelFor(args.q.rows, [&](int64_t t, int worker) {
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     const int32_t seq = args.batch.seqs[t];
     const int64_t visible = (args.batch.positions[t] + 1) / args.ratio;
     int32_t* out = args.out + t * args.top_k;
@@ -390,7 +390,7 @@ void CpuOps::SparseAttention(const ops::SparseAttentionArgs& args) {
   const int64_t heads_per_task = (args.heads + wanted * least - 1) / (wanted * least) * least;
   const int64_t parts = (args.heads + heads_per_task - 1) / heads_per_task;
   pool_.ParallelFor(tokens * parts, [&](int64_t task, int worker) {
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     const int64_t t = task / parts;
     const int64_t first = task % parts * heads_per_task;
     const int64_t heads = std::min(heads_per_task, args.heads - first);

@@ -41,13 +41,13 @@ size_t CpuOps::ExpandedWorkerBytes(const ops::WorkspaceSpec& spec) {
          PackedBytes(InputLayout::kF32Rows, kQueries, std::max(rows, spec.expanded_key));
 }
 
-void CpuOps::CarveExpanded(const ops::WorkspaceSpec& spec, Carver& carver) {
+void CpuOps::CarveExpanded(const ops::WorkspaceSpec& spec, Carver& carver, ExpandedScratch* to) const {
   const int64_t rows = RoundUp(spec.max_expanded_rows);
   const int64_t element = DTypeBytes(act(), 1);
-  expanded_.latents = carver.Take<std::byte>(rows * spec.head_dim * element);
-  expanded_.kv = carver.Take<std::byte>(rows * kHeads * (spec.expanded_key + spec.expanded_value) * element);
-  expanded_.keys = carver.Take<std::byte>(rows * kHeads * spec.expanded_key * element);
-  expanded_.values = carver.Take<std::byte>(rows * kHeads * spec.expanded_value * element);
+  to->latents = carver.Take<std::byte>(rows * spec.head_dim * element);
+  to->kv = carver.Take<std::byte>(rows * kHeads * (spec.expanded_key + spec.expanded_value) * element);
+  to->keys = carver.Take<std::byte>(rows * kHeads * spec.expanded_key * element);
+  to->values = carver.Take<std::byte>(rows * kHeads * spec.expanded_value * element);
 }
 
 void CpuOps::GatherLatents(const ops::PagedRows& pool, int32_t seq, int64_t rows) {
@@ -55,11 +55,11 @@ void CpuOps::GatherLatents(const ops::PagedRows& pool, int32_t seq, int64_t rows
   const ops::RowPlaces places(pool);
   constexpr int64_t kTask = 64;
   pool_.ParallelFor((rows + kTask - 1) / kTask, [&](int64_t task, int worker) {
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     for (int64_t j = task * kTask; j < std::min(rows, (task + 1) * kTask); ++j) {
       scratch.places[0] = places.At(seq, j);
       UnpackRows(1, pool.format, pool.cols, pool.tail, scratch);
-      std::memcpy(static_cast<std::byte*>(expanded_.latents) + j * bytes, scratch.pointers[0],
+      std::memcpy(static_cast<std::byte*>(scratch_.expanded.latents) + j * bytes, scratch.pointers[0],
                   static_cast<size_t>(bytes));
     }
   });
@@ -71,8 +71,8 @@ void CpuOps::ExpandHeads(const ops::ExpandedAttentionArgs& args, int64_t first, 
   const int64_t width = nope + value;
   const ops::LinearWeight part = RowsOf(*args.kv_b, first * width, heads * width);
   const int64_t element = DTypeBytes(act(), 1);
-  auto* latents = static_cast<std::byte*>(expanded_.latents);
-  auto* kv = static_cast<std::byte*>(expanded_.kv);
+  auto* latents = static_cast<std::byte*>(scratch_.expanded.latents);
+  auto* kv = static_cast<std::byte*>(scratch_.expanded.kv);
   for (int64_t at = 0; at < rows; at += spec_.max_tokens) {
     const int64_t count = std::min(spec_.max_tokens, rows - at);
     const ops::Tensor x = {latents + at * row * element, act(), count, latent, row};
@@ -85,8 +85,8 @@ void CpuOps::ExpandHeads(const ops::ExpandedAttentionArgs& args, int64_t first, 
   pool_.ParallelFor(heads * blocks, [&](int64_t task, int) {
     const int64_t h = task / blocks, begin = task % blocks * kStep;
     const int64_t end = std::min(rows, begin + kStep);
-    std::byte* keys = static_cast<std::byte*>(expanded_.keys) + h * rows * key * element;
-    std::byte* values = static_cast<std::byte*>(expanded_.values) + h * value * padded * element;
+    std::byte* keys = static_cast<std::byte*>(scratch_.expanded.keys) + h * rows * key * element;
+    std::byte* values = static_cast<std::byte*>(scratch_.expanded.values) + h * value * padded * element;
     for (int64_t j = begin; j < end; ++j) {
       const std::byte* from = kv + (j * heads + h) * width * element;
       std::memcpy(keys + j * key * element, from, static_cast<size_t>(nope * element));
@@ -123,7 +123,7 @@ void CpuOps::AttendExpanded(const ops::ExpandedAttentionArgs& args, int64_t head
   keys.n = rows;
   keys.k = key;
   keys.dtype = act();
-  keys.data = static_cast<std::byte*>(expanded_.keys) + in_group * rows * key * element;
+  keys.data = static_cast<std::byte*>(scratch_.expanded.keys) + in_group * rows * key * element;
   InputLayout layout = LayoutFor(amx_, keys, ops::InputQuant::kNone);
   PackedInput input = {layout, count, key, GroupSize(layout, count), packed};
   for (int64_t i = 0; i < count; i += kPackRows) {
@@ -147,7 +147,7 @@ void CpuOps::AttendExpanded(const ops::ExpandedAttentionArgs& args, int64_t head
   values.n = value;
   values.k = padded;
   values.dtype = act();
-  values.data = static_cast<std::byte*>(expanded_.values) + in_group * value * padded * element;
+  values.data = static_cast<std::byte*>(scratch_.expanded.values) + in_group * value * padded * element;
   // Tiles take bf16.
   layout = round ? LayoutFor(amx_, values, ops::InputQuant::kNone) : InputLayout::kF32Rows;
   input = {layout, count, inputs, GroupSize(layout, count), packed};
@@ -178,7 +178,7 @@ void CpuOps::ExpandedAttention(const ops::ExpandedAttentionArgs& args) {
     ExpandHeads(args, first, heads, rows);
     pool_.ParallelFor(heads * blocks, [&](int64_t task, int worker) {
       const int64_t h = task / blocks;
-      AttendExpanded(args, first + h, h, rows, task % blocks * kQueries, workers_[worker]);
+      AttendExpanded(args, first + h, h, rows, task % blocks * kQueries, scratch_.workers[worker]);
     });
   }
 }

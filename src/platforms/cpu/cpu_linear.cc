@@ -24,7 +24,7 @@ void AddBias(const float* bias, int64_t rows, int64_t n, float* block) {
   }
 }
 
-// Index of a (layout, quantised) pair among CpuOps::packed_.
+// Index of a (layout, quantised) pair among CpuOps::scratch_.packed.
 int Variant(InputLayout layout, bool quantize) { return static_cast<int>(layout) * 2 + (quantize ? 1 : 0); }
 
 }  // namespace
@@ -60,7 +60,7 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
     ops::InputQuant quant = ops::InputQuant::kNone;
     PackedInput input;
   };
-  std::array<Pack, kPackVariants> packs;
+  std::array<Pack, Scratch::kPackVariants> packs;
   struct Job {
     const ops::LinearTarget* target;
     int variant;
@@ -76,7 +76,7 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
     const InputLayout layout = LayoutFor(amx_, *target.weight, quant);
     const int variant = Variant(layout, quant != ops::InputQuant::kNone);
     HADAL_CHECK(!packs[variant].needed || packs[variant].quant == quant);
-    packs[variant] = {true, quant, {layout, x.rows, x.cols, GroupSize(layout, x.rows), packed_[variant]}};
+    packs[variant] = {true, quant, {layout, x.rows, x.cols, GroupSize(layout, x.rows), scratch_.packed[variant]}};
     const int64_t rows_per_task = RowsPerTask(*target.weight, target.weight->n, pool_.threads());
     jobs[i] = {&target, variant, tasks, rows_per_task};
     tasks += (target.weight->n + rows_per_task - 1) / rows_per_task;
@@ -90,7 +90,7 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
       if (!pack.needed) continue;
       const size_t bytes = PackedOffset(pack.input.layout, x.rows, x.cols, first);
       PackGroup(x, nullptr, first, count, 0, x.cols, pack.quant, pack.input.layout, pack.input.group,
-                static_cast<std::byte*>(const_cast<void*>(pack.input.data)) + bytes, workers_[worker]);
+                static_cast<std::byte*>(const_cast<void*>(pack.input.data)) + bytes, scratch_.workers[worker]);
     }
   });
 
@@ -102,7 +102,7 @@ void CpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
     const PackedInput& input = packs[job.variant].input;
     const int64_t begin = (task - job.first_task) * job.rows_per_task;
     const int64_t end = std::min(w.n, begin + job.rows_per_task);
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     for (int64_t n = begin; n < end; n += kRowBlock) {
       const int64_t rows = std::min(kRowBlock, end - n);
       NextRows next = {&w, n + rows};
@@ -130,14 +130,14 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
   const int64_t pack_tasks = (m + kPackRows - 1) / kPackRows;
   // One packed input per group of columns, one behind the other.
   const size_t stride = PackedBytes(layout, m, w.k);
-  auto* packed = static_cast<std::byte*>(packed_groups_);
+  auto* packed = static_cast<std::byte*>(scratch_.packed_groups);
   pool_.ParallelFor(pack_tasks * args.groups, [&](int64_t task, int worker) {
     const int64_t g = task / pack_tasks;
     const int64_t first = task % pack_tasks * kPackRows;
     const int64_t count = std::min(kPackRows, m - first);
     const size_t bytes = PackedOffset(layout, m, w.k, first);
     PackGroup(args.x, nullptr, first, count, g * x_group, w.k, ops::InputQuant::kNone, layout, group,
-              packed + g * stride + bytes, workers_[worker]);
+              packed + g * stride + bytes, scratch_.workers[worker]);
   });
   const int64_t rows_per_task = RowsPerTask(w, rows_per_group, pool_.threads());
   const int64_t tasks_per_group = (rows_per_group + rows_per_task - 1) / rows_per_task;
@@ -146,7 +146,7 @@ void CpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
     const PackedInput input = {layout, m, w.k, group, packed + g * stride};
     const int64_t begin = g * rows_per_group + task % tasks_per_group * rows_per_task;
     const int64_t end = std::min((g + 1) * rows_per_group, begin + rows_per_task);
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     for (int64_t n = begin; n < end; n += kRowBlock) {
       const int64_t rows = std::min(kRowBlock, end - n);
       const NextRows next = {n + rows < w.n ? &w : nullptr, n + rows};

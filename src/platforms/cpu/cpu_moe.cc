@@ -53,7 +53,7 @@ void CpuOps::MoeRoute(const ops::MoeRouteArgs& args) {
   const int64_t experts = args.logits.cols;
   const int64_t k = args.experts_per_token;
   pool_.ParallelFor((args.logits.rows + 15) / 16, [&](int64_t task, int worker) {
-    float* score = workers_[worker].rows;
+    float* score = scratch_.workers[worker].rows;
     float* choice = score + experts;
     for (int64_t t = task * 16; t < std::min(args.logits.rows, task * 16 + 16); ++t) {
       const float* logits = static_cast<const float*>(args.logits.data) + t * args.logits.stride;
@@ -94,7 +94,7 @@ int64_t CpuOps::GroupByExpert(const ops::MoeExpertsArgs& args) {
   const int64_t tokens = args.x.rows;
   const int64_t k = args.experts_per_token;
   const auto experts = static_cast<int64_t>(args.routed.size());
-  int64_t* begin = moe_.expert_begin;
+  int64_t* begin = scratch_.moe.expert_begin;
   std::fill(begin, begin + experts + 2, 0);
   for (int64_t i = 0; i < tokens * k; ++i) {
     if (args.experts[i] >= 0) ++begin[args.experts[i] + 1];
@@ -107,22 +107,22 @@ int64_t CpuOps::GroupByExpert(const ops::MoeExpertsArgs& args) {
       const int32_t e = args.experts[t * k + i];
       if (e < 0) continue;
       const int64_t slot = begin[e]++;
-      moe_.slot_row[slot] = static_cast<int32_t>(t);
-      moe_.slot_weight[slot] = args.weights[t * k + i];
+      scratch_.moe.slot_row[slot] = static_cast<int32_t>(t);
+      scratch_.moe.slot_weight[slot] = args.weights[t * k + i];
     }
   }
   for (int64_t e = experts; e > 0; --e) begin[e] = begin[e - 1];
   begin[0] = 0;
   // A row's slots in ascending expert order: the order in which its outputs are summed.
-  std::fill(moe_.row_fill, moe_.row_fill + tokens, 0);
+  std::fill(scratch_.moe.row_fill, scratch_.moe.row_fill + tokens, 0);
   for (int64_t slot = 0; slot < routed; ++slot) {
-    const int32_t t = moe_.slot_row[slot];
-    moe_.row_slots[t * k + moe_.row_fill[t]++] = static_cast<int32_t>(slot);
+    const int32_t t = scratch_.moe.slot_row[slot];
+    scratch_.moe.row_slots[t * k + scratch_.moe.row_fill[t]++] = static_cast<int32_t>(slot);
   }
   // The shared expert takes every row with weight 1, in the last slots.
   for (int64_t t = 0; t < tokens; ++t) {
-    moe_.slot_row[routed + t] = static_cast<int32_t>(t);
-    moe_.slot_weight[routed + t] = 1.0f;
+    scratch_.moe.slot_row[routed + t] = static_cast<int32_t>(t);
+    scratch_.moe.slot_weight[routed + t] = 1.0f;
   }
   return routed;
 }
@@ -163,8 +163,8 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     w2_tasks += (d + kTaskRows - 1) / kTaskRows;
   };
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t begin = moe_.expert_begin[e];
-    const int64_t rows = moe_.expert_begin[e + 1] - begin;
+    const int64_t begin = scratch_.moe.expert_begin[e];
+    const int64_t rows = scratch_.moe.expert_begin[e + 1] - begin;
     if (rows > 0) add(args.routed[e], begin, rows);
   }
   if (args.shared != nullptr) add(*args.shared, routed, tokens);
@@ -186,18 +186,18 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
               quantised ? quant : ops::InputQuant::kNone, layout, group, base + bytes, scratch);
   };
 
-  auto* packed_in = static_cast<std::byte*>(moe_.packed_in);
-  auto* packed_hidden = static_cast<std::byte*>(moe_.packed_hidden);
+  auto* packed_in = static_cast<std::byte*>(scratch_.moe.packed_in);
+  auto* packed_hidden = static_cast<std::byte*>(scratch_.moe.packed_hidden);
   pool_.ParallelFor(pack_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::pack_task);
-    pack(job, task - job.pack_task, args.x, moe_.slot_row, job.slot, job.weights->w1, packed_in + job.in_offset,
-         workers_[worker]);
+    pack(job, task - job.pack_task, args.x, scratch_.moe.slot_row, job.slot, job.weights->w1, packed_in + job.in_offset,
+         scratch_.workers[worker]);
   });
 
-  const ops::Tensor hidden = ops::MakeTensor(moe_.hidden, act(), routed + tokens, f);
+  const ops::Tensor hidden = ops::MakeTensor(scratch_.moe.hidden, act(), routed + tokens, f);
   pool_.ParallelFor(w1_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::w1_task);
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     const InputLayout layout = LayoutFor(amx_, job.weights->w1, quant);
     const PackedInput input = {layout, job.rows, d, GroupSize(layout, job.rows), packed_in + job.in_offset};
     const int64_t begin = (task - job.w1_task) * kTaskRows;
@@ -214,7 +214,7 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
         float* g = gate + m * rows;
         kernels_.round(g, rows, act());
         kernels_.round(up + m * rows, rows, act());
-        const float weight = args.weigh_outputs ? 1.0f : moe_.slot_weight[job.slot + m];
+        const float weight = args.weigh_outputs ? 1.0f : scratch_.moe.slot_weight[job.slot + m];
         kernels_.swiglu(g, up + m * rows, rows, args.swiglu_limit, weight, g);
         kernels_.store(g, rows, static_cast<std::byte*>(hidden.data) + ((job.slot + m) * f + n) * DTypeBytes(act(), 1),
                        act());
@@ -225,13 +225,13 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
   pool_.ParallelFor(pack_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::pack_task);
     pack(job, task - job.pack_task, hidden, nullptr, job.slot, job.weights->w2, packed_hidden + job.hidden_offset,
-         workers_[worker]);
+         scratch_.workers[worker]);
   });
 
-  const ops::Tensor out = ops::MakeTensor(moe_.out, act(), routed + tokens, d);
+  const ops::Tensor out = ops::MakeTensor(scratch_.moe.out, act(), routed + tokens, d);
   pool_.ParallelFor(w2_tasks, [&](int64_t task, int worker) {
     const Job& job = find(task, &Job::w2_task);
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     const InputLayout layout = LayoutFor(amx_, job.weights->w2, quant);
     const PackedInput input = {layout, job.rows, f, GroupSize(layout, job.rows), packed_hidden + job.hidden_offset};
     const int64_t begin = (task - job.w2_task) * kTaskRows;
@@ -247,15 +247,15 @@ void CpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
 
   const int64_t k = args.experts_per_token;
   pool_.ParallelFor(tokens, [&](int64_t t, int worker) {
-    float* sum = workers_[worker].vectors;
+    float* sum = scratch_.workers[worker].vectors;
     float* part = sum + d;
     const auto row = [&](int64_t slot) {
       return static_cast<const std::byte*>(out.data) + slot * d * DTypeBytes(act(), 1);
     };
     std::fill(sum, sum + d, 0.0f);
-    for (int64_t i = 0; i < moe_.row_fill[t]; ++i) {
-      const int64_t slot = moe_.row_slots[t * k + i];
-      const float weight = args.weigh_outputs ? moe_.slot_weight[slot] : 1.0f;
+    for (int64_t i = 0; i < scratch_.moe.row_fill[t]; ++i) {
+      const int64_t slot = scratch_.moe.row_slots[t * k + i];
+      const float weight = args.weigh_outputs ? scratch_.moe.slot_weight[slot] : 1.0f;
       kernels_.load(row(slot), act(), d, part);
       for (int64_t c = 0; c < d; ++c) sum[c] += weight * part[c];
     }

@@ -67,14 +67,14 @@ CpuOps::CpuOps(const CpuOptions& options, int threads)
       pool_(threads),
       kernels_(RowKernelsFor(options.isa)),
       simd_(SimdLinear(options.isa)),
-      amx_(simd_),
-      workers_(threads) {
+      amx_(simd_) {
   const bool tiles = published() && (options.isa == Isa::kAuto || options.isa == Isa::kAmx);
   if (tiles && AmxLinear() != nullptr) amx_ = *AmxLinear();
 }
 
-size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
+size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base, Scratch* to) const {
   Carver carver(base);
+  to->workers.resize(static_cast<size_t>(pool_.threads()));
   const int64_t t = spec.max_tokens;
   const int64_t streams = spec.hc_mult * spec.hidden;
   const int64_t attended = std::max<int64_t>(spec.max_attended_rows, 1);
@@ -83,7 +83,7 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
       std::max({spec.max_linear_k, spec.moe_intermediate, spec.dense_intermediate, spec.heads * spec.head_dim,
                 spec.index_heads * spec.index_head_dim, 2 * spec.experts, spec.expanded_key, int64_t{64}});
   const int64_t groups = (t + 15) / 16;
-  for (WorkerScratch& worker : workers_) {
+  for (WorkerScratch& worker : to->workers) {
     worker.rows = carver.Take<float>(std::max(kPackRows * row, kHcRows * streams));
     worker.quantized = carver.Take<float>(kHcRows * (streams + 16));
     worker.block = carver.Take<float>(2 * groups * 16 * kRowBlock);
@@ -104,29 +104,30 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
     worker.linear = carver.Take<std::byte>(LinearScratchBytes(std::max<int64_t>(t, kLeastLinearRows)));
     worker.expanded = carver.Take<std::byte>(static_cast<int64_t>(ExpandedWorkerBytes(spec)));
   }
-  for (int i = 0; i < kPackVariants; ++i) {
-    packed_[i] = carver.Take<std::byte>(PackedBytes(static_cast<InputLayout>(i / 2), t, spec.max_linear_k));
+  for (int i = 0; i < Scratch::kPackVariants; ++i) {
+    to->packed[i] = carver.Take<std::byte>(PackedBytes(static_cast<InputLayout>(i / 2), t, spec.max_linear_k));
   }
   // The groups' columns together are at most heads * head_dim; up to 16 groups each round up.
-  packed_groups_ =
+  to->packed_groups =
       carver.Take<std::byte>(PackedBytes(InputLayout::kF32Rows, t, spec.heads * spec.head_dim) + 64 * 1024);
-  hc_rows_ = carver.Take<float>(kHcSplitRows * (streams + 16));
-  hc_mixes_ = carver.Take<float>(kHcSplitRows * kMaxMixes);
-  hc_squares_ = carver.Take<float>(kHcSplitRows);
+  to->hc_rows = carver.Take<float>(kHcSplitRows * (streams + 16));
+  to->hc_mixes = carver.Take<float>(kHcSplitRows * kMaxMixes);
+  to->hc_squares = carver.Take<float>(kHcSplitRows);
 
-  if (spec.max_expanded_rows > 0) CarveExpanded(spec, carver);
+  if (spec.max_expanded_rows > 0) CarveExpanded(spec, carver, &to->expanded);
   const int64_t k = spec.experts_per_token;
   const int64_t routed = t * k;
   const int64_t slots = routed + t;
   const int64_t element = DTypeBytes(act(), 1);
-  moe_.slot_row = carver.Take<int32_t>(slots);
-  moe_.slot_weight = carver.Take<float>(slots);
-  moe_.row_slots = carver.Take<int32_t>(routed);
-  moe_.row_fill = carver.Take<int32_t>(t);
-  moe_.expert_begin = carver.Take<int64_t>(spec.experts + 2);
-  moe_.expert_packed = carver.Take<int64_t>(spec.experts + 2);
-  moe_.hidden = carver.Take<std::byte>(std::max(slots * spec.moe_intermediate, t * spec.dense_intermediate) * element);
-  moe_.out = carver.Take<std::byte>(slots * spec.hidden * element);
+  to->moe.slot_row = carver.Take<int32_t>(slots);
+  to->moe.slot_weight = carver.Take<float>(slots);
+  to->moe.row_slots = carver.Take<int32_t>(routed);
+  to->moe.row_fill = carver.Take<int32_t>(t);
+  to->moe.expert_begin = carver.Take<int64_t>(spec.experts + 2);
+  to->moe.expert_packed = carver.Take<int64_t>(spec.experts + 2);
+  to->moe.hidden =
+      carver.Take<std::byte>(std::max(slots * spec.moe_intermediate, t * spec.dense_intermediate) * element);
+  to->moe.out = carver.Take<std::byte>(slots * spec.hidden * element);
   // Every expert's rows may be padded to a group of 16.
   const int64_t packed_rows = routed + 15 * std::min(spec.experts, routed) + t + 15;
   // Weights of any scales take fp32 rows where there are tiles, too (LayoutFor).
@@ -134,28 +135,25 @@ size_t CpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   const auto packed_bytes = [&](int64_t rows, int64_t width) {
     return std::max(PackedBytes(widest, rows, width), amx_.tiles ? PackedBytes(InputLayout::kTiles, rows, width) : 0);
   };
-  moe_.packed_in = carver.Take<std::byte>(packed_bytes(packed_rows, spec.hidden) + 64 * (spec.experts + 1));
-  moe_.packed_hidden = carver.Take<std::byte>(
+  to->moe.packed_in = carver.Take<std::byte>(packed_bytes(packed_rows, spec.hidden) + 64 * (spec.experts + 1));
+  to->moe.packed_hidden = carver.Take<std::byte>(
       std::max(packed_bytes(packed_rows, spec.moe_intermediate), packed_bytes(t + 15, spec.dense_intermediate)) +
       64 * (spec.experts + 1));
   return carver.used();
 }
 
 size_t CpuOps::WorkspaceBytes(const ops::WorkspaceSpec& spec) const {
-  // Carving a null buffer only counts, but leaves its null pointers behind: those of what is reserved are made again.
-  auto* self = const_cast<CpuOps*>(this);
-  const size_t bytes = self->Carve(spec, nullptr);
-  if (workspace_.data() != nullptr) self->Carve(spec_, workspace_.data());
-  return bytes;
+  Scratch counted;
+  return Carve(spec, nullptr, &counted);
 }
 
 absl::Status CpuOps::Reserve(const ops::WorkspaceSpec& spec) {
   HADAL_CHECK(spec.hc_mult <= 8);
-  const size_t bytes = Carve(spec, nullptr);
+  const size_t bytes = WorkspaceBytes(spec);
   if (bytes > workspace_.size()) {
     HADAL_ASSIGN_OR_RETURN(workspace_, MemoryRegion::Map(bytes, "scratch"));
   }
-  Carve(spec, workspace_.data());
+  Carve(spec, workspace_.data(), &scratch_);
   constexpr float kNoSink = -1e30f;
   no_sink_.assign(static_cast<size_t>(spec.heads), kNoSink);
   spec_ = spec;
@@ -172,7 +170,7 @@ void CpuOps::Embed(const ops::BatchRows& batch, const ops::LinearWeight& table, 
     if (table.dtype == streams.dtype) {
       std::memcpy(dst, src, d * element);
     } else {
-      float* row = workers_[0].rows;
+      float* row = scratch_.workers[0].rows;
       kernels_.load(src, table.dtype, d, row);
       kernels_.store(row, d, dst, streams.dtype);
     }
@@ -182,7 +180,7 @@ void CpuOps::Embed(const ops::BatchRows& batch, const ops::LinearWeight& table, 
 
 void CpuOps::RmsNorm(ops::Tensor x, ops::Vector weight, float eps, ops::Tensor out) {
   pool_.ParallelFor(x.rows, [&](int64_t row, int worker) {
-    float* v = workers_[worker].rows;
+    float* v = scratch_.workers[worker].rows;
     kernels_.load(RowAt(x, row), x.dtype, x.cols, v);
     const float mean = kernels_.sum_squares(v, x.cols) / static_cast<float>(x.cols);
     kernels_.scale_weight(v, x.cols, 1.0f / std::sqrt(mean + eps), weight, v);
@@ -223,30 +221,31 @@ void CpuOps::HcPre(const ops::HcPreArgs& args) {
   // The block kernel sums each product the same way however rows and outputs are cut, so both paths give the same bits.
   if (tokens <= kHcSplitRows) {
     for (int64_t t = 0; t < tokens; ++t) {
-      kernels_.load(RowAt(args.streams, t), args.streams.dtype, width, hc_rows_ + t * width);
-      hc_squares_[t] = kernels_.sum_squares(hc_rows_ + t * width, width);
+      kernels_.load(RowAt(args.streams, t), args.streams.dtype, width, scratch_.hc_rows + t * width);
+      scratch_.hc_squares[t] = kernels_.sum_squares(scratch_.hc_rows + t * width, width);
     }
-    const PackedInput input = {InputLayout::kF32Rows, tokens, width, 1, hc_rows_};
+    const PackedInput input = {InputLayout::kF32Rows, tokens, width, 1, scratch_.hc_rows};
     constexpr int64_t kMixesPerTask = 8;
     pool_.ParallelFor((mixes + kMixesPerTask - 1) / kMixesPerTask, [&](int64_t task, int worker) {
       const int64_t begin = task * kMixesPerTask;
       const int64_t end = std::min(mixes, begin + kMixesPerTask);
-      float* block = workers_[worker].block;
-      simd_.block(input, fn, begin, end, {}, block, workers_[worker].linear);
+      float* block = scratch_.workers[worker].block;
+      simd_.block(input, fn, begin, end, {}, block, scratch_.workers[worker].linear);
       for (int64_t t = 0; t < tokens; ++t) {
-        for (int64_t n = begin; n < end; ++n) hc_mixes_[t * kMaxMixes + n] = block[t * (end - begin) + n - begin];
+        for (int64_t n = begin; n < end; ++n)
+          scratch_.hc_mixes[t * kMaxMixes + n] = block[t * (end - begin) + n - begin];
       }
     });
     pool_.ParallelFor(tokens, [&](int64_t t, int worker) {
-      const float rho = 1.0f / std::sqrt(hc_squares_[t] / static_cast<float>(width) + args.rms_eps);
-      float* m = hc_mixes_ + t * kMaxMixes;
+      const float rho = 1.0f / std::sqrt(scratch_.hc_squares[t] / static_cast<float>(width) + args.rms_eps);
+      float* m = scratch_.hc_mixes + t * kMaxMixes;
       for (int64_t n = 0; n < mixes; ++n) m[n] *= rho;
-      HcFinish(args, t, hc_rows_ + t * width, m, workers_[worker].vectors);
+      HcFinish(args, t, scratch_.hc_rows + t * width, m, scratch_.workers[worker].vectors);
     });
     return;
   }
   pool_.ParallelFor((tokens + kHcRows - 1) / kHcRows, [&](int64_t task, int worker) {
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     const int64_t first = task * kHcRows;
     const int64_t count = std::min(kHcRows, tokens - first);
     for (int64_t i = 0; i < count; ++i) {
@@ -288,7 +287,7 @@ void CpuOps::HcHead(const ops::HcHeadArgs& args) {
   fn.dtype = DType::kF32;
   fn.data = args.weights.fn;
   pool_.ParallelFor(static_cast<int64_t>(args.row_index.size()), [&](int64_t i, int worker) {
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     float* row = scratch.rows;
     kernels_.load(RowAt(args.streams, args.row_index[i]), args.streams.dtype, width, row);
     const PackedInput input = {InputLayout::kF32Rows, 1, width, 1, row};
@@ -310,7 +309,7 @@ void CpuOps::HcHead(const ops::HcHeadArgs& args) {
 void CpuOps::MtpCombine(const ops::MtpCombineArgs& args) {
   const int64_t d = args.e.cols;
   pool_.ParallelFor(args.e.rows, [&](int64_t t, int worker) {
-    float* e = workers_[worker].vectors;
+    float* e = scratch_.workers[worker].vectors;
     float* h = e + d;
     kernels_.load(RowAt(args.e, t), args.e.dtype, d, e);
     for (int64_t s = 0; s < args.hc; ++s) {
@@ -325,7 +324,7 @@ void CpuOps::MtpCombine(const ops::MtpCombineArgs& args) {
 void CpuOps::AddRmsNorm(const ops::AddRmsNormArgs& args) {
   const int64_t d = args.x.cols;
   pool_.ParallelFor(args.x.rows, [&](int64_t t, int worker) {
-    float* sum = workers_[worker].vectors;
+    float* sum = scratch_.workers[worker].vectors;
     float* residual = sum + d;
     kernels_.load(RowAt(args.x, t), args.x.dtype, d, sum);
     kernels_.load(RowAt(args.residual, t), args.residual.dtype, d, residual);
@@ -340,7 +339,7 @@ void CpuOps::AddRmsNorm(const ops::AddRmsNormArgs& args) {
 void CpuOps::MtpNorm(const ops::MtpNormArgs& args) {
   const int64_t d = args.e.cols;
   pool_.ParallelFor(args.e.rows, [&](int64_t t, int worker) {
-    float* v = workers_[worker].vectors;
+    float* v = scratch_.workers[worker].vectors;
     std::byte* out = MutableRowAt(args.out, t);
     const auto half = [&](const ops::Tensor& x, const ops::Vector& norm, bool zero, std::byte* to) {
       kernels_.load(RowAt(x, t), x.dtype, d, v);

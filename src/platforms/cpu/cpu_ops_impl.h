@@ -76,6 +76,20 @@ struct ExpandedScratch {
   void* values = nullptr;   // [heads][value, padded rows] act
 };
 
+// What operators write to while they run: divided up once, in Reserve.
+struct Scratch {
+  std::vector<WorkerScratch> workers;
+  // Packed inputs of Linear, one for each (layout, quantised); those of GroupedLinear, one behind the other.
+  static constexpr int kPackVariants = 6;
+  void* packed[kPackVariants] = {};
+  void* packed_groups = nullptr;
+  float* hc_rows = nullptr;     // [4, hc*d] fp32, the split path of small batches
+  float* hc_mixes = nullptr;    // [4, 64]
+  float* hc_squares = nullptr;  // [4]
+  MoeScratch moe;
+  ExpandedScratch expanded;
+};
+
 class CpuOps final : public ops::Ops {
  public:
   CpuOps(const CpuOptions& options, int threads);
@@ -120,8 +134,8 @@ class CpuOps final : public ops::Ops {
  private:
   bool published() const { return options_.numerics == ops::Numerics::kPublished; }
   const LinearBackend& BackendFor(InputLayout layout) const { return layout == InputLayout::kF32Rows ? simd_ : amx_; }
-  // Carves all scratch from `base`; returns the bytes used.
-  size_t Carve(const ops::WorkspaceSpec& spec, std::byte* base);
+  // Carves all scratch from `base`, which may be null to count; returns the bytes used.
+  size_t Carve(const ops::WorkspaceSpec& spec, std::byte* base, Scratch* to) const;
 
   // Loads `count` rows (row i of `x` at index[i], or first + i) from column `column` on, quantises them if asked, and
   // packs them as one group.
@@ -150,7 +164,7 @@ class CpuOps final : public ops::Ops {
 
   // ExpandedAttention (cpu_expanded.cc).
   static size_t ExpandedWorkerBytes(const ops::WorkspaceSpec& spec);
-  void CarveExpanded(const ops::WorkspaceSpec& spec, Carver& carver);
+  void CarveExpanded(const ops::WorkspaceSpec& spec, Carver& carver, ExpandedScratch* to) const;
   void GatherLatents(const ops::PagedRows& pool, int32_t seq, int64_t rows);
   void ExpandHeads(const ops::ExpandedAttentionArgs& args, int64_t first, int64_t heads, int64_t rows);
   // One head, the `in_group`th that is expanded, of a block of queries from `first` on.
@@ -171,17 +185,8 @@ class CpuOps final : public ops::Ops {
   LinearBackend amx_;  // the simd backend again where there is no AMX
   ops::WorkspaceSpec spec_;
   MemoryRegion workspace_;
-  std::vector<WorkerScratch> workers_;
+  Scratch scratch_;
   std::vector<float> no_sink_;  // [heads], so low that they have no weight
-  // Packed inputs of Linear, one for each (layout, quantised); those of GroupedLinear, one behind the other.
-  static constexpr int kPackVariants = 6;
-  void* packed_[kPackVariants] = {};
-  void* packed_groups_ = nullptr;
-  float* hc_rows_ = nullptr;     // [4, hc*d] fp32, the split path of small batches
-  float* hc_mixes_ = nullptr;    // [4, 64]
-  float* hc_squares_ = nullptr;  // [4]
-  MoeScratch moe_;
-  ExpandedScratch expanded_;
 };
 
 }  // namespace hadal::cpu

@@ -161,7 +161,7 @@ void CpuOps::VisionAttentionTiles(const ops::VisionAttentionArgs& args) {
     const int64_t count = std::min(kTileQueries, n - first);
     std::array<float, kTileQueries * kMaxVisionHead> out;
     AttendAllAmx(queries + head + first * dim, count, dim, keys + head, values + head, n, scale,
-                 workers_[worker].attention, out.data());
+                 scratch_.workers[worker].attention, out.data());
     for (int64_t i = 0; i < count; ++i) {
       kernels_.store(out.data() + i * dim, dim, RowAt(args.out, first + i, task / blocks * dim), DType::kBF16);
     }
@@ -184,7 +184,7 @@ void CpuOps::VisionAttentionRows(const ops::VisionAttentionArgs& args) {
   const DType dtype = args.qkv.dtype;
   pool_.ParallelFor((n + kPackRows - 1) / kPackRows, [&](int64_t task, int worker) {
     const int64_t first = task * kPackRows;
-    PackVisionRows(args, first, std::min(kPackRows, n - first), workers_[worker].vectors);
+    PackVisionRows(args, first, std::min(kPackRows, n - first), scratch_.workers[worker].vectors);
   });
 
   const int64_t head_bytes = n * dim * DTypeBytes(dtype, 1);
@@ -195,7 +195,7 @@ void CpuOps::VisionAttentionRows(const ops::VisionAttentionArgs& args) {
   // A thread's tasks follow each other, so a head's keys and values stay in its L2 cache.
   const int64_t blocks = (n + kAttendQueries - 1) / kAttendQueries;
   pool_.ParallelFor(args.heads * blocks, [&](int64_t task, int worker) {
-    WorkerScratch& scratch = workers_[worker];
+    WorkerScratch& scratch = scratch_.workers[worker];
     const int64_t h = task / blocks;
     const int64_t first = task % blocks * kAttendQueries;
     const int64_t count = std::min(kAttendQueries, n - first);
