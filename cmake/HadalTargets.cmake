@@ -6,10 +6,14 @@ function(hadal_library name)
   target_link_libraries(hadal_${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
-# hadal_test(NAME SOURCES ... [DEPS ...] LABELS unit|golden|invariance|e2e): a GoogleTest program. `make test` finds it
+# hadal_test(NAME SOURCES ... [DEPS ...] LABELS unit|golden|invariance|e2e [COST seconds]): a GoogleTest program, the
+# longest of which are begun first. `make test` finds it
 # through build/*/tests.txt; CTest has one entry for it. The targets unit_tests, golden_tests ... build those of a label.
 function(hadal_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "COST" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_COST)
+    set(ARG_COST 1)
+  endif()
   list(LENGTH ARG_LABELS labels)
   if(NOT labels EQUAL 1)
     message(FATAL_ERROR "hadal_test(${name}): LABELS takes one of unit, golden, invariance, e2e; got '${ARG_LABELS}'")
@@ -29,9 +33,9 @@ function(hadal_test name)
     add_custom_target(${ARG_LABELS}_tests)
   endif()
   add_dependencies(${ARG_LABELS}_tests ${name})
-  set_property(GLOBAL APPEND PROPERTY HADAL_TEST_PROGRAMS "${name} ${ARG_LABELS}")
+  set_property(GLOBAL APPEND PROPERTY HADAL_TEST_PROGRAMS "${name} ${ARG_LABELS} ${ARG_COST}")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" COST ${ARG_COST})
 endfunction()
 
 # hadal_fuzzer(NAME SOURCE [DEPS ...]): a libFuzzer program fuzz_NAME with its corpus in tests/fuzz/corpus/NAME. The
