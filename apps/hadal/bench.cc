@@ -154,6 +154,7 @@ class Bench {
   absl::Status Latency() {
     for (int64_t i = 0; i < flags_.num_iters; ++i) {
       std::vector<GenerateRequest> requests;
+      requests.reserve(static_cast<size_t>(flags_.batch_size));
       for (int64_t b = 0; b < flags_.batch_size; ++b) {
         requests.push_back(Request(RandomIds(flags_.input_len), flags_.output_len));
       }
