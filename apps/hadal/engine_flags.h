@@ -39,6 +39,7 @@ class EngineFlags {
   std::string class_overrides_;  // as a list split at commas
   bool skip_memory_check_ = false;
   bool no_prefix_cache_ = false;
+  uint64_t kv_cache_dir_size_ = uint64_t{16} << 30;
   uint64_t kv_cache_memory_ = 0;
   runtime::EngineOptions options_;
   const CLI::Option* max_seqs_given_ = nullptr;
