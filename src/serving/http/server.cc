@@ -1,6 +1,6 @@
 #include "serving/http/server.h"
 
-#include <sys/socket.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +23,7 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <csignal>
+#include <ctime>
 #include <exception>
 #include <utility>
 
@@ -47,7 +48,8 @@ constexpr size_t kWritePiece = 256 << 10;           // so that the timeout of a 
 constexpr size_t kMostPipelined = 64 << 10;         // of later requests, read while one is answered
 constexpr size_t kMostDiscarded = size_t{4} << 20;  // of a body whose request was refused
 constexpr std::chrono::seconds kDiscardTime{2};
-constexpr int kSendBuffer = 256 << 10;  // a client that does not read shows before megabytes lie in the kernel
+constexpr std::chrono::seconds kPatience{1};  // with a reader that has max_unsent_bytes to read
+constexpr int kSendBuffer = 256 << 10;        // a client that does not read shows before megabytes lie in the kernel
 
 // What all connections share.
 struct Shared {
@@ -86,6 +88,7 @@ std::string_view Reason(int status) {
 // The status line and headers up to the empty line. Values come from code of ours or were checked by it.
 std::string HeadText(const HttpReply& reply, bool close) {
   std::string text = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, Reason(reply.status));
+  text += fmt::format("Date: {:%a, %d %b %Y %H:%M:%S} GMT\r\n", fmt::gmtime(std::time(nullptr)));
   for (const auto& [name, value] : reply.headers) text += fmt::format("{}: {}\r\n", name, value);
   if (!reply.content_type.empty()) text += fmt::format("Content-Type: {}\r\n", reply.content_type);
   if (close) text += "Connection: close\r\n";
@@ -121,9 +124,11 @@ class QueuedExchange final : public Exchange {
 
   void Write(std::string_view piece) override {
     if (gone_ || ended_ || piece.empty()) return;
+    if (pieces_.empty()) progress_ = Clock::now();
     pieces_ += piece;
     changed_.cancel();
-    if (pieces_.size() + unsent_.size() > most_unsent_ && cut_) cut_();
+    // One piece may be large; what counts is that nothing of them is taken.
+    if (pieces_.size() > most_unsent_ && Clock::now() - progress_ > kPatience && cut_) cut_();
   }
 
   void EndStream() override {
@@ -141,6 +146,7 @@ class QueuedExchange final : public Exchange {
 
   // Of the connection, which `cut` ends.
   void Attach(std::function<void()> cut) { cut_ = std::move(cut); }
+  void NoteProgress() { progress_ = Clock::now(); }
   void Detach() {
     cut_ = nullptr;
     if (done()) on_gone_ = nullptr;
@@ -192,6 +198,7 @@ class QueuedExchange final : public Exchange {
   bool begun_ = false, streams_ = false, ended_ = false, gone_ = false, last_chunk_taken_ = false;
   std::string unsent_, pieces_;
   std::string keep_alive_;
+  Clock::time_point progress_;  // when bytes were taken, or the first came that were not
   std::function<void()> on_gone_, cut_;
 };
 
@@ -371,7 +378,7 @@ class Connection {
   awaitable<void> Deliver(QueuedExchange* exchange, bool* delivered) {
     while (true) {
       const std::string bytes = exchange->Take();
-      if (!bytes.empty() && !co_await WriteAll(bytes)) co_return;
+      if (!bytes.empty() && !co_await WriteAll(bytes, exchange)) co_return;
       if (exchange->done()) break;
       if (!bytes.empty()) continue;
       error_code error;
@@ -382,7 +389,7 @@ class Connection {
     *delivered = true;
   }
 
-  awaitable<bool> WriteAll(std::string_view bytes) {
+  awaitable<bool> WriteAll(std::string_view bytes, QueuedExchange* exchange = nullptr) {
     while (!bytes.empty()) {
       const std::string_view piece = bytes.substr(0, kWritePiece);
       error_code error;
@@ -393,6 +400,7 @@ class Connection {
                     timer.async_wait(redirect_error(use_awaitable, ignored)));
       if (first.index() != 0 || error) co_return false;
       bytes.remove_prefix(piece.size());
+      if (exchange != nullptr) exchange->NoteProgress();
     }
     co_return true;
   }

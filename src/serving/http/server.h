@@ -23,7 +23,7 @@ struct HttpServerOptions {
   // Bodies that are held at one time, of all connections; beyond that a request is told to come again.
   size_t max_bodies_bytes = size_t{1} << 30;
   size_t max_connections = 4096;
-  size_t max_unsent_bytes = size_t{1} << 20;  // of a stream that nobody reads; then it is given up
+  size_t max_unsent_bytes = size_t{1} << 20;  // of a stream of which nothing is read; then it is given up
 
   std::chrono::milliseconds idle_timeout{120'000};   // between requests
   std::chrono::milliseconds header_timeout{30'000};  // from a request's first byte to the end of its header

@@ -94,11 +94,14 @@ class ChunkEncoder : public StreamEncoder {
 // Tokens of a choice that no chunk has told of yet: text may be held back, and an end token has none.
 class UntoldTokens {
  public:
+  // So many that they get a chunk without text.
+  bool many() const { return steps_.size() >= kMany; }
   void Add(const StreamDelta& delta) { steps_.insert(steps_.end(), delta.tokens.begin(), delta.tokens.end()); }
   bool empty() const { return steps_.empty(); }
   std::vector<TokenStep> Take() { return std::exchange(steps_, {}); }
 
  private:
+  static constexpr size_t kMany = 32;
   std::vector<TokenStep> steps_;
 };
 
@@ -132,6 +135,7 @@ class ChatEncoder final : public ChunkEncoder {
       Json json = DeltaJson(event);
       if (!json.is_null()) frames->push_back(Chunk(WithTokens(index, ChoiceJson(index, std::move(json)))));
     }
+    if (untold_[index].many()) frames->push_back(Chunk(WithTokens(index, ChoiceJson(index, Json::object()))));
   }
 
   void FinishChoice(size_t index, const GenerateResult& result, std::vector<StreamFrame>* frames) override {
