@@ -1,5 +1,6 @@
 #include "engine_flags.h"
 
+#include <filesystem>
 #include <sstream>
 
 #include "base/status.h"
@@ -89,9 +90,10 @@ void EngineFlags::Register(CLI::App* app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(engine);
-  max_seqs_given_ = app->add_option("--max-num-seqs", options_.max_seqs, "Requests that run at once [1; --batch: 16]")
-                        ->check(CLI::PositiveNumber)
-                        ->group(engine);
+  max_seqs_given_ =
+      app->add_option("--max-num-seqs", options_.max_seqs, "Requests that run at once [1; --batch and serve: 16]")
+          ->check(CLI::PositiveNumber)
+          ->group(engine);
   const std::string cache = "Cache and drafts";
   app->add_option("--kv-cache-memory", kv_cache_memory_,
                   "Memory of the cache, with a unit (512MiB, 4GiB); what is not in use keeps prefixes "
@@ -135,6 +137,12 @@ void EngineFlags::Register(CLI::App* app) {
       ->group(cache);
   app->add_flag("--no-memory-check", skip_memory_check_, "Start even if the model does not seem to fit into memory")
       ->group(engine);
+}
+
+std::string EngineFlags::model_name() const {
+  std::filesystem::path path(model_);
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().string();
 }
 
 std::unique_ptr<runtime::Engine> EngineFlags::Load(int* code) const {

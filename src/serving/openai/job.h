@@ -104,6 +104,8 @@ int HttpStatus(const absl::Status& status);
 // {"error": {"message", "type", "param", "code"}}. `param` is the path that the message begins with; `code` the number,
 // or "context_length_exceeded".
 text::Json ErrorBody(const absl::Status& status);
+// The same where the number is another one than HttpStatus gives.
+text::Json ErrorBody(int http_status, const absl::Status& status);
 text::Json ErrorBody(int http_status, std::string_view message, const text::Json& param = nullptr,
                      const text::Json& code = nullptr);
 
