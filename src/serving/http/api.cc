@@ -144,7 +144,8 @@ std::optional<HttpReply> Api::Refuse(const HttpRequest& head) {
   const std::optional<Route> route = path.has_value() ? FindRoute(*path) : std::nullopt;
   const Endpoint* endpoint = route.has_value() ? route->endpoint : nullptr;
   std::optional<HttpReply> reply;
-  if (route.has_value() && route->kind == Route::Kind::kHealth) {
+  // The page is no secret: it asks for the key itself.
+  if (route.has_value() && (route->kind == Route::Kind::kHealth || route->kind == Route::Kind::kWeb)) {
     if (!route->Takes(head.method) && head.method != "OPTIONS") {
       reply = ErrorReply(nullptr, 405, InvalidArgument("expected GET, found {}", head.method));
       reply->headers.emplace_back("Allow", route->methods());
@@ -221,7 +222,8 @@ Json Api::ModelJson(const std::string& name) const {
           {"owned_by", "hadal"},
           {"root", options_.model_names.front()},
           {"parent", nullptr},
-          {"max_model_len", engine_ != nullptr ? Json(engine_->max_model_len()) : Json()}};
+          {"max_model_len", engine_ != nullptr ? Json(engine_->max_model_len()) : Json()},
+          {"capabilities", {{"vision", engine_ != nullptr && engine_->takes_images()}}}};
 }
 
 HttpReply Api::Get(const Route& route) const {
@@ -234,6 +236,14 @@ HttpReply Api::Get(const Route& route) const {
       return reply;
     case Route::Kind::kVersion:
       reply.body = text::DumpJson({{"version", options_.version}});
+      return reply;
+    case Route::Kind::kWeb:
+      reply.content_type = route.file->media_type;
+      reply.body = route.file->body;
+      reply.headers.emplace_back("Content-Security-Policy", kWebContentSecurityPolicy);
+      reply.headers.emplace_back("X-Content-Type-Options", "nosniff");
+      reply.headers.emplace_back("Referrer-Policy", "no-referrer");
+      reply.headers.emplace_back("Cache-Control", "no-cache");  // the next version may be another
       return reply;
     default:
       break;

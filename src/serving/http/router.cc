@@ -77,6 +77,7 @@ std::optional<Route> FindRoute(std::string_view path) {
   for (const Endpoint& endpoint : Endpoints()) {
     if (path == endpoint.path) return Route{.kind = Kind::kEndpoint, .endpoint = &endpoint};
   }
+  if (const WebFile* file = FindWebFile(path); file != nullptr) return Route{.kind = Kind::kWeb, .file = file};
   return std::nullopt;
 }
 

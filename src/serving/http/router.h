@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "serving/protocol.h"
+#include "serving/web/web_files.h"
 
 namespace hadal::serving {
 
@@ -14,10 +15,11 @@ namespace hadal::serving {
 std::optional<std::string> PathOf(std::string_view target);
 
 struct Route {
-  enum class Kind { kHealth, kPing, kVersion, kModels, kModel, kMetrics, kEndpoint };
+  enum class Kind { kHealth, kPing, kVersion, kModels, kModel, kMetrics, kWeb, kEndpoint };
   Kind kind = Kind::kHealth;
   const Endpoint* endpoint = nullptr;  // of kEndpoint
   std::string model = {};              // of kModel
+  const WebFile* file = nullptr;       // of kWeb
 
   // Of "Allow".
   std::string_view methods() const { return kind == Kind::kEndpoint ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"; }
