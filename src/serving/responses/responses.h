@@ -30,15 +30,16 @@ absl::StatusOr<Job> ParseResponses(const text::Json& body, const runtime::Engine
 
 // The answer's body. `result`: of the job's request.
 text::Json BuildResponse(const Job& job, const runtime::GenerateResult& result);
-// Puts an answer into the store if its request said so; `store` may be null.
+// Puts an answer into the store if its request said so and it did not fail; `store` may be null.
 void KeepResponse(const Job& job, const text::Json& response, ResponseStore* store);
 
 // The streamed answer of a job, which must outlive the encoder, as must `store` (may be null): a stream that comes to
 // its end keeps its answer there. The items that its events make are those of BuildResponse, but for calls that were
 // cut off: they are incomplete items, in the stream alone.
 //
-// The content of reasoning begins and ends with response.content_part events, which the official client libraries
-// build items from, beside the response.reasoning_part events of the specification.
+// The content of reasoning begins and ends with response.content_part events, as OpenAI has it. The
+// response.reasoning_part events of spec 6.10 are another server's: OpenAI's client for JavaScript (6.49) fails on
+// them.
 std::unique_ptr<StreamEncoder> MakeResponsesStream(const Job& job, ResponseStore* store = nullptr);
 
 // As HttpStatus and ErrorBody; Unimplemented is 501.

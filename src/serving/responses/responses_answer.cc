@@ -103,7 +103,7 @@ Json BuildResponse(const Job& job, const GenerateResult& result) {
 }
 
 void KeepResponse(const Job& job, const Json& response, ResponseStore* store) {
-  if (store == nullptr || !job.responses.store) return;
+  if (store == nullptr || !job.responses.store || response["status"] == "failed") return;
   Json items = job.responses.items;
   for (const Json& item : response["output"]) items.push_back(item);
   store->Put(job.responses.owner, job.id, {text::DumpJson(response), text::DumpJson(items)});

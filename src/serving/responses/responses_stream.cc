@@ -89,7 +89,6 @@ class ResponsesStream : public StreamEncoder {
     id_ = RandomId(item == Item::kReasoning ? "rs_" : item == Item::kMessage ? "msg_" : "fc_");
     if (item == Item::kCall) call_id_ = RandomId("call_");
     Emit("response.output_item.added", {{"output_index", output_.size()}, {"item", OpenItem(ItemStatus::kInProgress)}});
-    if (item == Item::kReasoning) EmitInside("response.reasoning_part.added", {{"part", ReasoningPart("")}});
     if (item != Item::kCall) EmitInside("response.content_part.added", {{"part", OpenPart()}});
   }
 
@@ -104,7 +103,6 @@ class ResponsesStream : public StreamEncoder {
         return;
       case Item::kReasoning:
         EmitInside("response.reasoning_text.done", {{"text", text_}});
-        EmitInside("response.reasoning_part.done", {{"part", OpenPart()}});
         EmitInside("response.content_part.done", {{"part", OpenPart()}});
         break;
       case Item::kMessage:
