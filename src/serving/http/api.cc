@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <utility>
 
@@ -271,7 +272,15 @@ void Api::Post(HttpRequest request, const Endpoint& endpoint, std::shared_ptr<Ex
   auto call = std::shared_ptr<Call>(new Call{std::move(request), endpoint, std::move(exchange), std::move(record)});
   if (options_.log_content) LogContent(call->record.id, "request", call->request.body);
   call->exchange->OnGone([call] { call->gone = true; });
-  server_->Work([this, call] { Parse(call); });
+  server_->Work([this, call] {
+    try {
+      Parse(call);
+    } catch (const std::exception& error) {
+      server_->Post([this, call, what = std::string(error.what())] {
+        Reply(call, ErrorReply(&call->endpoint, absl::InternalError(what)));
+      });
+    }
+  });
 }
 
 void Api::Parse(const std::shared_ptr<Call>& call) const {

@@ -1,5 +1,6 @@
 #include "serving/http/generation.h"
 
+#include <exception>
 #include <utility>
 
 #include "base/status.h"
@@ -192,10 +193,17 @@ void Generation::FinishWhole() {
   over_ = true;  // nothing comes any more
   place_.server->Work([self = shared_from_this()] {
     HttpReply reply;
-    reply.body = text::DumpJson(self->place_.endpoint->build(self->job_, self->results_, self->place_.tokenizer));
-    self->place_.server->Post([self, reply = std::move(reply)]() mutable {
+    absl::Status status;
+    try {
+      reply.body = text::DumpJson(self->place_.endpoint->build(self->job_, self->results_, self->place_.tokenizer));
+    } catch (const std::exception& error) {
+      status = absl::InternalError(error.what());
+    }
+    self->place_.server->Post([self, status, reply = std::move(reply)]() mutable {
+      if (!status.ok()) reply = self->ends_.refuse(status);
+      const int number = reply.status;
       self->exchange_->Send(self->ends_.finish(std::move(reply)));
-      self->Over(200);
+      self->Over(number);
     });
   });
 }

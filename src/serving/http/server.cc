@@ -500,7 +500,13 @@ class BeastServer final : public HttpServer {
     shared_.handler = handler;
     asio::co_spawn(io_, Accept(), asio::detached);
     const auto guard = asio::make_work_guard(io_);
-    io_.run();
+    while (!io_.stopped()) {
+      try {
+        io_.run();
+      } catch (const std::exception& error) {
+        spdlog::error("the server's thread: {}", error.what());  // out of memory: what it was at is lost, it goes on
+      }
+    }
   }
 
   void Post(std::function<void()> function) override { asio::post(io_, std::move(function)); }

@@ -32,7 +32,7 @@ struct HttpServerOptions {
   std::chrono::milliseconds write_timeout{30'000};  // in which nothing could be written
   std::chrono::milliseconds keep_alive{5'000};      // of streams
 
-  int workers = 2;
+  int workers = 8;  // a grammar takes up to ten seconds to compile, and others are not to wait for it
 };
 
 class HttpServer {

@@ -67,7 +67,7 @@ TEST(ApiKeys, WhoMay) {
 }
 
 TEST(Metrics, StepsOfSeveralTokensAreDividedAmongThem) {
-  Metrics metrics({.model_name = "a\"b\\c\nd", .max_model_len = 100});
+  Metrics metrics({.model_name = "a\"b\\c\nd", .max_model_len = 100, .cache_dtype = "auto"});
   const auto begin = RequestMetrics::Clock::now();
   const auto at = [&](int seconds) { return begin + std::chrono::seconds(seconds); };
   RequestMetrics request(&metrics, 7, 0);
