@@ -117,7 +117,7 @@ TEST(ServeRobustness, RoutesMethodsAndTypes) {
     client.Send(RequestText(method, target));
     return client.Read(method == "HEAD");
   };
-  for (const char* target : {"/", "/v1", "/v1/embeddings", "//v1/models", "/v1//models", "/v1/../health",
+  for (const char* target : {"/nothing", "/v1", "/v1/embeddings", "//v1/models", "/v1//models", "/v1/../health",
                              "/%2e%2e/health", "/v1/models/%00", "/health%", "/v1/models/%zz", "/healthz"}) {
     const Answer answer = status("GET", target);
     EXPECT_EQ(answer.status, 404) << target;

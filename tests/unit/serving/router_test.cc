@@ -42,7 +42,16 @@ TEST(FindRoute, KnowsWhatThereIs) {
     EXPECT_NE(endpoint.answer != nullptr, endpoint.parse != nullptr);
     EXPECT_EQ(endpoint.parse != nullptr, endpoint.build != nullptr && endpoint.encode != nullptr);
   }
-  for (const char* path : {"/", "*", "/v1", "/Health", "/v1/embeddings"}) {
+  // The page and what it loads.
+  for (const char* path : {"/", "/app.js", "/markdown.js", "/style.css", "/icon.svg"}) {
+    const std::optional<Route> route = FindRoute(path);
+    ASSERT_TRUE(route.has_value()) << path;
+    ASSERT_NE(route->file, nullptr);
+    EXPECT_GT(route->file->body.size(), 100);
+    EXPECT_TRUE(route->Takes("GET"));
+    EXPECT_FALSE(route->Takes("POST"));
+  }
+  for (const char* path : {"*", "/v1", "/Health", "/v1/embeddings", "/index.html", "/app.mjs"}) {
     EXPECT_FALSE(FindRoute(path).has_value()) << path;
   }
 }
