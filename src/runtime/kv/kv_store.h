@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -77,7 +78,7 @@ class KvStore {
     std::vector<std::byte> bytes;
   };
 
-  explicit KvStore(const KvStoreOptions& options) : options_(options) {}
+  explicit KvStore(KvStoreOptions options) : options_(std::move(options)) {}
   absl::Status Lock();
   absl::Status ReadSeed();
   void Scan();

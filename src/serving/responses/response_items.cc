@@ -46,7 +46,7 @@ absl::Status ItemReader::AddMessage(const Fields& item, const std::string& path)
     return item.Expected("role", "\"user\", \"assistant\", \"system\" or \"developer\"");
   }
   Json content = item["content"];
-  std::vector<Place> places;
+  std::vector<ItemPlace> places;
   if (content.is_array()) {
     for (size_t i = 0; i < content.size(); ++i) {
       const std::string inside = fmt::format(".content[{}]", i), at = path + inside;
@@ -70,7 +70,7 @@ absl::Status ItemReader::AddMessage(const Fields& item, const std::string& path)
   }
   FinishAssistant();
   const std::string at = chat_->AddMessage({{"role", role}, {"content", std::move(content)}}, path);
-  for (Place& place : places) chat_->Map(at + place.chat, std::move(place.client));
+  for (ItemPlace& place : places) chat_->Map(at + place.chat, std::move(place.client));
   return absl::OkStatus();
 }
 
@@ -142,14 +142,14 @@ void ItemReader::FinishAssistant() {
   if (!assistant_->reasoning.empty()) message["reasoning_content"] = std::move(assistant_->reasoning);
   if (!assistant_->calls.empty()) message["tool_calls"] = std::move(assistant_->calls);
   const std::string at = chat_->AddMessage(std::move(message), assistant_->path);
-  for (Place& place : assistant_->places) chat_->Map(at + place.chat, std::move(place.client));
+  for (ItemPlace& place : assistant_->places) chat_->Map(at + place.chat, std::move(place.client));
   assistant_.reset();
 }
 
 void ItemReader::FinishOutputs() {
   if (images_.empty()) return;
   const std::string at = chat_->AddMessage({{"role", "user"}, {"content", std::move(images_)}}, images_path_);
-  for (Place& place : image_places_) chat_->Map(at + place.chat, std::move(place.client));
+  for (ItemPlace& place : image_places_) chat_->Map(at + place.chat, std::move(place.client));
   images_ = Json::array();
   image_places_.clear();
 }

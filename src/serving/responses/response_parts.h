@@ -12,6 +12,18 @@
 
 namespace hadal::serving {
 
+// Where a part of an item went.
+struct ItemPlace {
+  std::string chat, client;  // the former behind the message's path
+};
+struct AssistantTurn {
+  std::string path;
+  std::string reasoning;
+  std::optional<text::Json> content;
+  text::Json calls = text::Json::array();
+  std::vector<ItemPlace> places;
+};
+
 // Items of a conversation to messages of a chat, one after the other.
 class ItemReader {
  public:
@@ -31,20 +43,10 @@ class ItemReader {
 
   ChatBody* chat_;
   // The assistant's message that is being put together.
-  struct Place {
-    std::string chat, client;  // the former behind the message's path
-  };
-  struct Assistant {
-    std::string path;
-    std::string reasoning;
-    std::optional<text::Json> content;
-    text::Json calls = text::Json::array();
-    std::vector<Place> places;
-  };
-  std::optional<Assistant> assistant_;
+  std::optional<AssistantTurn> assistant_;
   // Images of the outputs since the last other item.
   text::Json images_ = text::Json::array();
-  std::vector<Place> image_places_;
+  std::vector<ItemPlace> image_places_;
   std::string images_path_;
 };
 
