@@ -12,6 +12,7 @@ namespace hadal::gpu::HADAL_GPU_NS {
 struct Stream {
   void* handle = nullptr;  // cudaStream_t, hipStream_t
   int wave = 32;           // lanes of a wave
+  bool early = false;      // kernels may begin before their turn (LaunchShape::early)
 };
 
 }  // namespace hadal::gpu::HADAL_GPU_NS

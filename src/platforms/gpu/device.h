@@ -64,6 +64,9 @@ struct LaunchShape {
   unsigned blocks_x = 1, blocks_y = 1, blocks_z = 1;
   unsigned threads = 1;
   size_t shared_bytes = 0;  // dynamic shared memory, above 48 KiB too where the device has it
+  // The kernel may begin while the one in front of it still runs (sm_90 and later): all its threads call AwaitPrevious
+  // before they touch what any kernel writes.
+  bool early = false;
 };
 
 // A launch hands over the addresses of its arguments: one of another type than the kernel's parameter would be read as
@@ -120,6 +123,9 @@ HADAL_DEVICE float BitsFloat(unsigned bits) {
   std::memcpy(&v, &bits, sizeof(v));
   return v;
 }
+
+HADAL_DEVICE void AwaitPrevious() {}
+HADAL_DEVICE void AllowNext() {}
 
 // Runs kKernel over the shape; returns when it is done.
 template <auto kKernel, typename... Args>
@@ -216,6 +222,19 @@ HADAL_DEVICE float BitsFloat(unsigned bits) { return __builtin_bit_cast(float, b
 
 #endif  // HIP
 
+// Waits for the end of the kernel in front; AllowNext, which comes after it, lets a kernel that is launched early
+// begin.
+HADAL_DEVICE void AwaitPrevious() {
+#if HADAL_GPU_CUDA && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+HADAL_DEVICE void AllowNext() {
+#if HADAL_GPU_CUDA && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
 // Enqueues kKernel. An error of the launch shows at the next Synchronize of the device.
 template <auto kKernel, typename... Args>
 void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
@@ -234,8 +253,17 @@ void Launch(const LaunchShape& shape, Stream stream, const Args&... args) {
       granted = shape.shared_bytes;
     }
   }
-  (void)cudaLaunchKernel(kernel, blocks, threads, pointers, shape.shared_bytes,
-                         static_cast<cudaStream_t>(stream.handle));
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream.handle);
+  config.attrs = &early;
+  config.numAttrs = shape.early && stream.early ? 1 : 0;
+  (void)cudaLaunchKernelExC(&config, kernel, pointers);
 #else
   (void)hipLaunchKernel(kernel, blocks, threads, pointers, shape.shared_bytes, static_cast<hipStream_t>(stream.handle));
 #endif

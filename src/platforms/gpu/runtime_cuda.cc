@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
     return absl::UnavailableError(fmt::format("device {} ({}): {}", ordinal, properties.name, Text(error)));
   }
   device->stream_.handle = stream;
+  device->stream_.early = capability >= 90;
   device->info_ = {.name = properties.name,
                    .architecture = fmt::format("sm_{}", capability),
                    .capability = capability,

@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   if (ordinal != 0 && ordinal != 1) return NotFound("device {}; there are two emulated devices, 0 and 1", ordinal);
   std::unique_ptr<Device> device(new Device());
   constexpr size_t kShared = size_t{227} << 10;
-  device->info_ = {.name = "emulated GPU", .architecture = "emulated", .shared_per_block = kShared};
+  device->info_ = {
+      .name = "emulated GPU", .architecture = "emulated", .multiprocessors = 4, .shared_per_block = kShared};
   device->stream_.wave = ordinal == 0 ? 32 : 64;
   return device;
 }

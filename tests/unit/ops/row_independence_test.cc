@@ -126,6 +126,33 @@ TEST_P(RowIndependenceTest, Linear) {
   }
 }
 
+// Few outputs and many rows: how a GPU splits such a product depends on both.
+TEST_P(RowIndependenceTest, LinearOfManyRows) {
+  constexpr int64_t kMost = 140, kOutputs = 40, kInputs = 384;
+  Random random(97);
+  const Matrix x = Matrix::RandomNormal(&random, act(), kMost, kInputs);
+  const Weight weights[] = {Weight::RandomFp8(&random, kOutputs, kInputs),
+                            Weight::RandomFp4(&random, kOutputs, kInputs),
+                            Weight::RandomOf(&random, DType::kBF16, kOutputs, kInputs)};
+  for (const Weight& weight : weights) {
+    const auto run = [&](int64_t count) {
+      std::vector<int64_t> rows(static_cast<size_t>(count));
+      std::iota(rows.begin(), rows.end(), 0);
+      Matrix in = x.Take(rows), out(DType::kF32, count, kOutputs);
+      const ops::LinearWeight view = weight.view();
+      const ops::LinearTarget target{&view, out.view(), ops::InputQuant::kFp8};
+      ops_->Linear(in.view(), {&target, 1});
+      EXPECT_TRUE(ops_->Synchronize().ok());
+      return RowsOf(out);
+    };
+    const std::vector<Row> expected = run(kMost);
+    for (const int64_t count : {1, 16, 33, 64, 65, 128}) {
+      const std::vector<Row> actual = run(count);
+      for (int64_t r = 0; r < count; ++r) ASSERT_EQ(actual[r], expected[r]) << "row " << r << " of " << count;
+    }
+  }
+}
+
 TEST_P(AnyScaleRowIndependenceTest, LinearUnderAnyScales) {
   Random random(96);
   const Matrix x = Matrix::RandomNormal(&random, act(), AllRows().size(), 640);

@@ -127,6 +127,8 @@ FmaKernel(Batch batch) {
 
 HADAL_GLOBAL(kQuantThreads)
 QuantiseKernel(ops::Tensor x, ops::Tensor to) {
+  AwaitPrevious();
+  AllowNext();
   const int64_t block = BlockY() * static_cast<int64_t>(kQuantThreads / kGroup) + GroupX();
   if (block * kChunk >= x.cols) return;
   QuantiseBlock(static_cast<const Bf16*>(x.data) + BlockX() * x.stride,
@@ -154,7 +156,8 @@ void LaunchStrips(Stream stream, const ProductDevice& device, Batch batch) {
                                           device);
   const LaunchShape shape = {.blocks_x = static_cast<unsigned>(strip.blocks),
                              .threads = static_cast<unsigned>(strip.waves * stream.wave),
-                             .shared_bytes = strip.shared_bytes};
+                             .shared_bytes = strip.shared_bytes,
+                             .early = true};
   Launch<StripKernel<kFormat, kAligned, kMT, kNT>>(shape, stream, batch, strip);
 }
 
@@ -217,7 +220,8 @@ void LinearScratch::Carve(const ops::WorkspaceSpec& spec, ops::Numerics numerics
 void LaunchQuantise(Stream stream, const ops::Tensor& x, const ops::Tensor& to) {
   const LaunchShape shape = {.blocks_x = static_cast<unsigned>(x.rows),
                              .blocks_y = static_cast<unsigned>(CeilDiv(x.cols, kChunk * (kQuantThreads / kGroup))),
-                             .threads = kQuantThreads};
+                             .threads = kQuantThreads,
+                             .early = true};
   Launch<QuantiseKernel>(shape, stream, x, to);
 }
 

@@ -140,6 +140,8 @@ GroupKernel(Grouping g, MoeScratch scratch) {
   HADAL_SHARED int mine[kGroupThreads];
   HADAL_SHARED int before[2];  // slots and tasks of lower experts
   int* histogram = DynamicShared<int>();
+  AwaitPrevious();
+  AllowNext();
   const int expert = BlockX(), thread = ThreadX();
   for (int e = thread; e < g.experts; e += kGroupThreads) histogram[e] = 0;
   if (thread < 2) before[thread] = 0;
@@ -316,6 +318,7 @@ HADAL_GLOBAL(kStripWaves* kMostWaveLanes)
 ExpertStripKernel(Product product, StripShape shape) {
   constexpr bool kPaired = kStage == Stage::kGateUp;
   auto* memory = DynamicShared<unsigned char>();
+  AwaitPrevious();  // for the tasks
   int skipped = 0;
   // Of one format the loop saves a second copy of the code.
   for (const bool shared : {true, false}) {
@@ -374,6 +377,8 @@ CombineKernel(Combining c) {
   HADAL_SHARED int32_t slots[kMostChoices];
   HADAL_SHARED float factors[kMostChoices];
   HADAL_SHARED int count;
+  AwaitPrevious();
+  AllowNext();
   const int64_t t = BlockX();
   const int32_t* choices = c.choices + t * c.k;
   const int32_t* choice_slot = c.choice_slot + t * c.k;
@@ -431,7 +436,8 @@ void LaunchStrips(Stream stream, const ProductDevice& device, const Product& pro
                      device);
   const LaunchShape shape = {.blocks_x = static_cast<unsigned>(strip.blocks),
                              .threads = static_cast<unsigned>(strip.waves * stream.wave),
-                             .shared_bytes = strip.shared_bytes};
+                             .shared_bytes = strip.shared_bytes,
+                             .early = true};
   Launch<ExpertStripKernel<kStage, kRouted, kShared, kAligned>>(shape, stream, product, strip);
 }
 
@@ -597,7 +603,8 @@ void LaunchMoeExperts(Stream stream, const ProductDevice& device, const ops::Moe
                              .task_rows = task_rows};
   const LaunchShape group_shape = {.blocks_x = static_cast<unsigned>(std::max<int64_t>(routed.count, 1)),
                                    .threads = kGroupThreads,
-                                   .shared_bytes = (routed.count + 1) * sizeof(int)};
+                                   .shared_bytes = (routed.count + 1) * sizeof(int),
+                                   .early = true};
   Launch<GroupKernel>(group_shape, stream, grouping, scratch);
 
   // An upper bound: what there is, the device finds out.
@@ -672,7 +679,8 @@ void LaunchMoeExperts(Stream stream, const ProductDevice& device, const ops::Moe
                                .out = args.out};
   const LaunchShape combine_shape = {.blocks_x = static_cast<unsigned>(tokens),
                                      .blocks_y = static_cast<unsigned>(CeilDiv(d, kCombineCols)),
-                                     .threads = kCombineThreads};
+                                     .threads = kCombineThreads,
+                                     .early = true};
   if (f32) {
     Launch<CombineKernel<float>>(combine_shape, stream, combining);
   } else {

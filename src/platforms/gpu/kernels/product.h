@@ -51,6 +51,24 @@ HADAL_HOST_DEVICE int64_t CodeBytes(int64_t n) {
          : kFormat == WeightFormat::kBf16 ? 2 * n
                                           : 4 * n;
 }
+// The second factor of scales up to 2.
+inline constexpr uint32_t kE2M1One = 0x3F803F80u;
+
+// Whether any lane of the wave says so. All of them ask.
+HADAL_DEVICE bool AnyOfWave(bool mine) {
+#if HADAL_GPU_CUDA
+  return __any_sync(0xFFFFFFFFu, mine) != 0;
+#elif HADAL_GPU_HIP
+  return __builtin_amdgcn_ballot_w64(mine) != 0;
+#else
+  const void* const* shown = emulator::ShowWave(&mine);
+  bool any = false;
+  for (int i = 0; i < WaveLanes(); ++i) any = any || *static_cast<const bool*>(shown[i]);
+  emulator::WaveBarrier();  // `mine` goes
+  return any;
+#endif
+}
+
 // How often a lane reads 16 bytes of one row in a chunk; 64 bytes lie between two of them.
 template <WeightFormat kFormat>
 HADAL_HOST_DEVICE constexpr int Units() {
@@ -75,15 +93,16 @@ HADAL_DEVICE void ArrangeInputs(Bytes16* x) {
     x->words[3] = BytePermute(in.words[1], in.words[3], 0x7632);
   }
 }
-// The weights of a pair of steps from what a lane read of a row's chunk (units).
-template <WeightFormat kFormat>
+// The weights of a pair of steps from what a lane read of a row's chunk (units). kLargeScales: FP4 scales may be above
+// 2, which takes a branch for every eight codes.
+template <WeightFormat kFormat, bool kLargeScales = true>
 HADAL_DEVICE void DecodePair(const Bytes16* units, int pair, const E2M1Factor& factor, uint32_t* words) {
   if constexpr (kFormat == WeightFormat::kFp8) {
     const uint32_t* codes = units[pair / 2].words + pair % 2 * 2;
     DecodeE4M3(codes[0], words, words + 1);
     DecodeE4M3(codes[1], words + 2, words + 3);
   } else if constexpr (kFormat == WeightFormat::kFp4) {
-    DecodeE2M1(units[0].words[pair], factor, words);
+    DecodeE2M1(units[0].words[pair], kLargeScales ? factor : E2M1Factor{factor.first, kE2M1One}, words);
   } else {
     HADAL_UNROLL for (int i = 0; i < 4; ++i) words[i] = units[pair].words[i];
   }
@@ -362,6 +381,7 @@ HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape&
   if constexpr (Ring::kUsed || kAhead) {
     HADAL_UNROLL for (int i = 0; i < (Ring::kUsed ? Ring::kSlots - 1 : 1); ++i) fetch();
   }
+  AwaitPrevious();  // weights are nobody's output: the first of them are on their way before the inputs are there
 
   const int sums = shape.rows * kWidth;
   auto* const partial = reinterpret_cast<float*>(shared + waves * shape.ring_bytes);
@@ -395,7 +415,8 @@ HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape&
   };
 
   Weights weights;
-  const unsigned char* x_row[kMT][2] = {};
+  const unsigned char* x_row[2] = {};  // of the first 16 rows; x_rows come with no more
+  int64_t x_tile = 0;                  // bytes from there to the next 16
   int rows = 0, strip = 0, chunk = 0, found = -1, slot = 0;
   move(wave, &strip, &chunk);
   int item = wave;
@@ -408,11 +429,10 @@ HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape&
         const Problem& p = now.problem;
         weights.Find(p, now.n0);
         rows = p.rows;
-        HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
-          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
-            const int row = m * Tile::kM + Tile::HeldRow(i);
-            x_row[m][i] = row < rows ? static_cast<const unsigned char*>(p.x) + p.XRow(row) * p.x_stride * 2 : nullptr;
-          }
+        x_tile = Tile::kM * p.x_stride * 2;
+        HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+          const int row = Tile::HeldRow(i);
+          x_row[i] = static_cast<const unsigned char*>(p.x) + (row < rows ? p.XRow(row) * p.x_stride * 2 : 0);
         }
       }
       // Inputs of 16 rows are all asked for before the first product; of more, a pair of steps ahead.
@@ -421,8 +441,10 @@ HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape&
       const auto load_inputs = [&](int pair) {
         HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
           HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+            const bool present = m * Tile::kM + Tile::HeldRow(i) < rows;
             inputs[pair % kPairsAhead][m][i] =
-                LoadUnit<kAligned, false>(x_row[m][i], (chunk * kChunk + PairInput<kFormat>(pair, quarter)) * 2, k * 2);
+                LoadUnit<kAligned, false>(present ? x_row[i] + m * x_tile : nullptr,
+                                          (chunk * kChunk + PairInput<kFormat>(pair, quarter)) * 2, k * 2);
           }
         }
       };
@@ -440,37 +462,48 @@ HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape&
         load(weights, chunk, &codes);
       }
       E2M1Factor factors[kNT][2] = {};
+      bool large_scales = false;
       if constexpr (kFormat == WeightFormat::kFp4) {
         HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
-          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) factors[t][i] =
-              MakeE2M1Factor(static_cast<uint8_t>(codes.scales[t][i]));
+          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+            factors[t][i] = MakeE2M1Factor(static_cast<uint8_t>(codes.scales[t][i]));
+            large_scales = large_scales || factors[t][i].second != kE2M1One;
+          }
         }
+        large_scales = AnyOfWave(large_scales);
       }
       Tile::C sum[kMT][kNT];
       HADAL_UNROLL for (int m = 0; m < kMT; ++m) { HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Zero(&sum[m][t]); }
-      HADAL_UNROLL for (int pair = 0; pair < 4; ++pair) {
-        Tile::B b[kNT][2];
-        HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
-          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
-            uint32_t words[4];
-            DecodePair<kFormat>(codes.units[t][i], pair, factors[t][i], words);
-            HADAL_UNROLL for (int step = 0; step < 2; ++step)
-                Tile::SetB(&b[t][step], i, words[2 * step], words[2 * step + 1]);
+      const auto multiply = [&](auto large) {
+        HADAL_UNROLL for (int pair = 0; pair < 4; ++pair) {
+          Tile::B b[kNT][2];
+          HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+            HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+              uint32_t words[4];
+              DecodePair<kFormat, decltype(large)::value>(codes.units[t][i], pair, factors[t][i], words);
+              HADAL_UNROLL for (int step = 0; step < 2; ++step)
+                  Tile::SetB(&b[t][step], i, words[2 * step], words[2 * step + 1]);
+            }
           }
+          HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+            Tile::A a[2];
+            HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+              Bytes16 in = inputs[pair % kPairsAhead][m][i];
+              ArrangeInputs<kFormat>(&in);
+              HADAL_UNROLL for (int step = 0; step < 2; ++step)
+                  Tile::SetA(&a[step], i, in.words[2 * step], in.words[2 * step + 1]);
+            }
+            HADAL_UNROLL for (int step = 0; step < 2; ++step) {
+              HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Multiply(&sum[m][t], a[step], b[t][step]);
+            }
+          }
+          if (pair + kPairsAhead < 4) load_inputs(pair + kPairsAhead);
         }
-        HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
-          Tile::A a[2];
-          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
-            Bytes16 in = inputs[pair % kPairsAhead][m][i];
-            ArrangeInputs<kFormat>(&in);
-            HADAL_UNROLL for (int step = 0; step < 2; ++step)
-                Tile::SetA(&a[step], i, in.words[2 * step], in.words[2 * step + 1]);
-          }
-          HADAL_UNROLL for (int step = 0; step < 2; ++step) {
-            HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Multiply(&sum[m][t], a[step], b[t][step]);
-          }
-        }
-        if (pair + kPairsAhead < 4) load_inputs(pair + kPairsAhead);
+      };
+      if (kFormat == WeightFormat::kFp4 && large_scales) {  // hardly ever
+        multiply(std::true_type());
+      } else {
+        multiply(std::false_type());
       }
       float* to = partial + (round % 2 * shape.round_items + item - first) * sums;
       HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
