@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/status/statusor.h"
 #include "ops/ops.h"
 #include "platforms/gpu/backend.h"
 #include "platforms/gpu/runtime.h"
@@ -25,5 +26,20 @@ bool FastLinearTakes(const DeviceInfo& device, const ops::Tensor& x, const ops::
 // All of `targets`, which FastLinearTakes; scratch as FastLinearBytes says.
 void FastLinear(Stream stream, const ops::Tensor& x, std::span<const ops::LinearTarget* const> targets, void* scratch,
                 size_t scratch_bytes);
+
+// Tokens of a step, and choices of an expert on average, from which on FastExperts is worth asking.
+inline constexpr int64_t kFastExpertTokens = 512;
+inline constexpr int64_t kFastExpertChoices = 12;
+
+// What FastExperts has to know of a layer's experts, in device memory; empty where it cannot take them, among them FP4
+// rows that e4m3 does not express. Waits for the device. Fails where memory is missing.
+absl::StatusOr<ops::Buffer> PrepareFastExperts(Device& device, std::span<const ops::ExpertWeights> experts);
+
+// Scratch for FastExperts under steps within `spec`.
+size_t FastExpertsBytes(const ops::WorkspaceSpec& spec, ops::Numerics numerics);
+
+// MoeExperts, if it is done here: false, and nothing is launched, where it is not. prepared: of args.routed.
+bool FastExperts(Device& device, const ops::MoeExpertsArgs& args, const ops::Buffer& prepared, void* scratch,
+                 size_t scratch_bytes);
 
 }  // namespace hadal::gpu::HADAL_GPU_NS

@@ -16,13 +16,18 @@ ops::Tensor Rows(const ops::Tensor& t, int64_t first, int64_t rows) {
   return part;
 }
 
+// Whether one launch can take products with both.
+bool SameFormat(const ops::LinearWeight& a, const ops::LinearWeight& b) {
+  return a.dtype == b.dtype && (a.dtype != DType::kF8E4M3 || a.scale_dtype == b.scale_dtype);
+}
+
 // Collects jobs and launches those of one format together.
 class Jobs {
  public:
   Jobs(Stream stream, const ProductDevice& device, const ops::Tensor& x) : stream_(stream), device_(device), x_(x) {}
   void Add(const LinearJob& job) {
     if (job.n == 0 || x_.rows == 0) return;
-    if (count_ == kLinearJobs || (count_ > 0 && jobs_[0].weight->dtype != job.weight->dtype)) Launch();
+    if (count_ == kLinearJobs || (count_ > 0 && !SameFormat(*jobs_[0].weight, *job.weight))) Launch();
     jobs_[count_++] = job;
   }
   void Launch() {
@@ -57,7 +62,7 @@ void GpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
   };
   launch(x, 0, false);
   if (std::none_of(targets.begin(), targets.end(), quantised)) return;
-  if (options_.fp8_products && !options_.deterministic && x.rows >= kFastLinearRows && published()) {
+  if (fast_products() && x.rows >= kFastLinearRows) {
     const auto fast = [&](const ops::LinearTarget& t) { return FastLinearTakes(device_->info(), x, t); };
     std::array<const ops::LinearTarget*, kLinearJobs> taken;
     size_t count = 0;

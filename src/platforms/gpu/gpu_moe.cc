@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "platforms/gpu/fast_paths.h"
 #include "platforms/gpu/gpu_ops_impl.h"
 
 namespace hadal::gpu::HADAL_GPU_NS {
@@ -42,6 +43,9 @@ absl::StatusOr<GpuOps::PreparedExperts> GpuOps::MakeExpertTable(std::span<const 
 
 absl::Status GpuOps::PrepareExperts(std::span<const ops::ExpertWeights> experts) {
   HADAL_ASSIGN_OR_RETURN(PreparedExperts prepared, MakeExpertTable(experts));
+  if (fast_products()) {
+    HADAL_ASSIGN_OR_RETURN(prepared.fast, PrepareFastExperts(*device_, experts));
+  }
   HADAL_RETURN_IF_ERROR(Synchronize());  // an earlier table of this address may be in use
   prepared_experts_[experts.data()] = std::move(prepared);
   return absl::OkStatus();
@@ -54,6 +58,10 @@ void GpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     if (const auto it = prepared_experts_.find(args.routed.data()); it != prepared_experts_.end()) {
       routed = it->second.table;
       HADAL_CHECK(routed.count == static_cast<int64_t>(args.routed.size()));
+      if (fast_products() &&
+          FastExperts(*device_, args, it->second.fast, fast_experts_, FastExpertsBytes(spec_, options_.numerics))) {
+        return;
+      }
     } else {
       // Not prepared (a test of this operator): the table is made now, for this call.
       absl::StatusOr<PreparedExperts> prepared = MakeExpertTable(args.routed);

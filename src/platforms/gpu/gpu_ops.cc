@@ -19,12 +19,15 @@ size_t GpuOps::Carve(const ops::WorkspaceSpec& spec, std::byte* base) {
   Carver carver(base);
   rows_.Carve(spec, options_.numerics, carver);
   linear_.Carve(spec, options_.numerics, carver);
-  linear_.fast_bytes = options_.fp8_products ? FastLinearBytes(spec, options_.numerics) : 0;
   constexpr size_t kFastAlignment = 256;
-  auto* fast = carver.Take<std::byte>(static_cast<int64_t>(linear_.fast_bytes + kFastAlignment));
-  linear_.fast = fast == nullptr
-                     ? nullptr
-                     : fast + (kFastAlignment - reinterpret_cast<uintptr_t>(fast) % kFastAlignment) % kFastAlignment;
+  const auto take_fast = [&](size_t bytes) -> std::byte* {
+    auto* fast = carver.Take<std::byte>(static_cast<int64_t>(bytes + kFastAlignment));
+    if (fast == nullptr) return nullptr;
+    return fast + (kFastAlignment - reinterpret_cast<uintptr_t>(fast) % kFastAlignment) % kFastAlignment;
+  };
+  linear_.fast_bytes = fast_products() ? FastLinearBytes(spec, options_.numerics) : 0;
+  linear_.fast = take_fast(linear_.fast_bytes);
+  fast_experts_ = take_fast(fast_products() ? FastExpertsBytes(spec, options_.numerics) : 0);
   moe_.Carve(spec, options_.numerics, carver);
   attention_.Carve(spec, options_.numerics, carver);
   return carver.used();
@@ -34,8 +37,11 @@ size_t GpuOps::WorkspaceBytes(const ops::WorkspaceSpec& spec) const {
   Carver carver(nullptr);
   RowsScratch().Carve(spec, options_.numerics, carver);
   LinearScratch().Carve(spec, options_.numerics, carver);
-  carver.Take<std::byte>(static_cast<int64_t>(options_.fp8_products ? FastLinearBytes(spec, options_.numerics) : 0) +
-                         256);
+  constexpr size_t kFastAlignment = 256;
+  for (const auto bytes_of : {FastLinearBytes, FastExpertsBytes}) {
+    carver.Take<std::byte>(
+        static_cast<int64_t>((fast_products() ? bytes_of(spec, options_.numerics) : 0) + kFastAlignment));
+  }
   MoeScratch().Carve(spec, options_.numerics, carver);
   AttentionScratch().Carve(spec, options_.numerics, carver);
   return carver.used();

@@ -23,8 +23,8 @@ struct GpuOptions {
   // A row has the same bits whatever it is computed with, as on the CPU: kernels are chosen by a layer's shape alone,
   // and not by the number of rows.
   bool deterministic = false;
-  // Linears of many rows multiply FP8 by FP8 where the hardware can (fast_paths.h): up to six times as fast, with sums
-  // that keep fewer bits. Not with `deterministic`.
+  // Linears and experts of many rows multiply FP8 by FP8 where the hardware can (fast_paths.h): up to six times as
+  // fast, with sums that keep fewer bits. Not with `deterministic`.
   bool fp8_products = false;
 };
 

@@ -63,6 +63,7 @@ class GpuOps final : public ops::Ops {
   absl::Status CombineTopkSwaIndices(const ops::CombineIndicesArgs& args) override;
 
  private:
+  bool fast_products() const { return options_.fp8_products && !options_.deterministic && published(); }
   bool published() const { return options_.numerics == ops::Numerics::kPublished; }
   ProductDevice product_device() const { return {device_->info().multiprocessors, device_->info().shared_per_block}; }
   size_t Carve(const ops::WorkspaceSpec& spec, std::byte* base);
@@ -71,6 +72,7 @@ class GpuOps final : public ops::Ops {
   struct PreparedExperts {
     ExpertTable table;
     ops::Buffer pointers;
+    ops::Buffer fast;  // fast_paths.h; empty: these experts are not for it
   };
   absl::StatusOr<PreparedExperts> MakeExpertTable(std::span<const ops::ExpertWeights> experts);
 
@@ -81,6 +83,7 @@ class GpuOps final : public ops::Ops {
   RowsScratch rows_;
   LinearScratch linear_;
   MoeScratch moe_;
+  void* fast_experts_ = nullptr;  // scratch of FastExperts
   AttentionScratch attention_;
   std::unordered_map<const ops::ExpertWeights*, PreparedExperts> prepared_experts_;
   PreparedExperts unprepared_experts_;
