@@ -53,7 +53,7 @@ ASAN_MODEL_TESTS = *AllOfItTogether*:*V32Operations*reference*:*V32Operations*am
 # Threads meet in the pool, the tokenizer's caches and the parsers; one model run crosses all operators.
 TSAN_UNIT_PROGRAMS = library_test base_test guided_test ops_test runtime_test text_chat_test tokenizer_test
 TSAN_UNIT_TESTS = Service.*:*Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_amx*:*Row*cpu_avx2*
-TSAN_MODEL_TESTS = RequestsV4.AllOfItTogether:*ByTwoThreads/synthetic_v32:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*UsedBefore/random_cpu_auto*
+TSAN_MODEL_TESTS = RequestsV4.AllOfItTogether:*PackedRowsAllOfItTogether/synthetic_v32:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*UsedBefore/random_cpu_auto*
 
 asan: deps ## tests under the address and undefined-behaviour sanitizers
 	@tools/build asan unit_tests golden_tests invariance_tests
