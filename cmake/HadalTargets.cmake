@@ -6,9 +6,9 @@ function(hadal_library name)
   target_link_libraries(hadal_${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
-# hadal_test(NAME SOURCES ... [DEPS ...] LABELS unit|golden|invariance|e2e [COST seconds]): a GoogleTest program, the
-# longest of which are begun first. `make test` finds it
-# through build/*/tests.txt; CTest has one entry for it. The targets unit_tests, golden_tests ... build those of a label.
+# hadal_test(NAME SOURCES ... [DEPS ...] LABELS unit|golden|invariance|e2e [COST seconds]): a GoogleTest program; the
+# longest are begun first. `make test` finds it through build/*/tests.txt; CTest has one entry for it. The targets
+# unit_tests, golden_tests ... build those of a label.
 function(hadal_test name)
   cmake_parse_arguments(ARG "" "COST" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_COST)

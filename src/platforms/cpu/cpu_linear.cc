@@ -24,7 +24,7 @@ void AddBias(const float* bias, int64_t rows, int64_t n, float* block) {
   }
 }
 
-// Index of a (layout, quantised) pair among CpuOps::scratch_.packed.
+// Index of a (layout, quantised) pair in Scratch::packed.
 int Variant(InputLayout layout, bool quantize) { return static_cast<int>(layout) * 2 + (quantize ? 1 : 0); }
 
 }  // namespace

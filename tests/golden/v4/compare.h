@@ -83,10 +83,9 @@ inline std::string ParamName(const ::testing::TestParamInfo<GoldenParam>& info) 
   return name;
 }
 
-// Every case on `all`; the committed cases of at most `few_tokens` tokens on `few`. The emulated GPU takes the
-// shortest; `emulate_images`: also those with images.
+// Every case on `all`; the committed cases of at most `few_tokens` tokens on `few`.
 inline std::vector<GoldenParam> GoldenParams(const std::vector<Platform>& all, const std::vector<Platform>& few,
-                                             int64_t few_tokens, [[maybe_unused]] bool emulate_images = false) {
+                                             int64_t few_tokens) {
   std::vector<GoldenParam> params;
   if (const std::string device = TestDevice(); !device.empty()) {
     for (const VectorCase& c : AllCases()) params.push_back({{device, device, "auto"}, c});
@@ -98,7 +97,7 @@ inline std::vector<GoldenParam> GoldenParams(const std::vector<Platform>& all, c
     for (const Platform& p : few) params.push_back({p, c});
 #if HADAL_TEST_EMULATED_GPU
     constexpr int64_t kEmulatedTokens = 40;  // an emulated step takes seconds
-    if (c.tokens > kEmulatedTokens || (c.images > 0 && !emulate_images)) continue;
+    if (c.tokens > kEmulatedTokens) continue;
     params.push_back({{"gpu_wave32", "gpu_wave32", "auto"}, c});
     if (c.set == "random-v4") params.push_back({{"gpu_wave64", "gpu_wave64", "auto"}, c});
 #endif

@@ -31,7 +31,7 @@ TEST_P(GoldenVision, Embeddings) {
 
 std::vector<GoldenParam> WithImages() {
   std::vector<GoldenParam> params;
-  for (const GoldenParam& p : GoldenParams({kReference, kCpuAmx, kCpuAvx512}, {kCpuAvx2, kCpuBaseline}, 400, true)) {
+  for (const GoldenParam& p : GoldenParams({kReference, kCpuAmx, kCpuAvx512}, {kCpuAvx2, kCpuBaseline}, 400)) {
     if (p.vectors.images > 0) params.push_back(p);
   }
   return params;
