@@ -84,7 +84,7 @@ TEST_F(HipRuntime, RegistersKernelsOnceAndTellsWhatTheDeviceIs) {
 TEST_F(HipRuntime, LaunchesByTheRegisteredName) {
   const auto device = Device::Open(0);
   ASSERT_TRUE(device.ok()) << device.status();
-  const ops::Tensor x = ops::MakeTensor(nullptr, DType::kBF16, 5, 64);
+  const ops::Tensor x = ops::MakeTensor(nullptr, DType::kBF16, 5, 2048);
   LaunchRmsNorm((*device)->stream(), x, {}, 1e-6f, x);
   ASSERT_EQ(Fake().launches.size(), 1);
   const test::FakeLaunch& launch = Fake().launches[0];
