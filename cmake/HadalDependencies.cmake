@@ -28,6 +28,7 @@ hadal_pkg(pcre2 libpcre2-8)
 hadal_pkg(jpeg libjpeg)
 hadal_pkg(png libpng)
 hadal_pkg(webp libwebp)
+hadal_pkg(zlib zlib)
 hadal_pkg(webpdemux libwebpdemux)
 
 add_library(hadal_dep_hwy INTERFACE)

@@ -118,9 +118,7 @@ class Batch {
         executor_(engine->executor()),
         most_in_flight_(2 * static_cast<size_t>(engine->model().limits().max_seqs)),
         failed_(done_before_.failed) {
-    std::filesystem::path model = std::filesystem::path(flags.engine.model());
-    if (!model.has_filename()) model = model.parent_path();
-    options_.model = model.filename().string();
+    options_.model = flags.engine.model_name();
     flags.sampling.Apply(engine->default_sampling(), engine->tokenizer().get(), &options_.defaults.emplace());
     options_.has_seed = flags.sampling.has_seed();
   }

@@ -91,5 +91,6 @@ void AddSynth(CLI::App* app, int* result);
 void AddEval(CLI::App* app, int* result);
 void AddBench(CLI::App* app, int* result);
 void AddTokenize(CLI::App* app, int* result);
+void AddServe(CLI::App* app, int* result);
 
 }  // namespace hadal::cli

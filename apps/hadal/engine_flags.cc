@@ -1,5 +1,6 @@
 #include "engine_flags.h"
 
+#include <filesystem>
 #include <sstream>
 
 #include "base/status.h"
@@ -89,9 +90,10 @@ void EngineFlags::Register(CLI::App* app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(engine);
-  max_seqs_given_ = app->add_option("--max-num-seqs", options_.max_seqs, "Requests that run at once [1; --batch: 16]")
-                        ->check(CLI::PositiveNumber)
-                        ->group(engine);
+  max_seqs_given_ =
+      app->add_option("--max-num-seqs", options_.max_seqs, "Requests that run at once [1; --batch and serve: 16]")
+          ->check(CLI::PositiveNumber)
+          ->group(engine);
   const std::string cache = "Cache and drafts";
   app->add_option("--kv-cache-memory", kv_cache_memory_,
                   "Memory of the cache, with a unit (512MiB, 4GiB); what is not in use keeps prefixes "
@@ -117,6 +119,13 @@ void EngineFlags::Register(CLI::App* app) {
       ->capture_default_str()
       ->group(cache);
   app->add_flag("--no-prefix-cache", no_prefix_cache_, "Compute every prompt anew")->group(cache);
+  app->add_option("--kv-cache-dir", options_.kv_cache_dir,
+                  "Keep prefixes on disk in this directory, for the next start too; one process at a time")
+      ->group(cache);
+  app->add_option("--kv-cache-dir-size", kv_cache_dir_size_,
+                  "Most bytes of its files, with a unit; those used longest ago go first [16GiB]")
+      ->transform(CLI::AsSizeValue(false), "SIZE")
+      ->group(cache);
   app->add_option("--num-speculative-tokens", options_.num_speculative_tokens,
                   "Tokens that the checkpoint's MTP block drafts ahead, 0 to 4; the answers are the same")
       ->check(CLI::Range(0, 4))
@@ -130,6 +139,12 @@ void EngineFlags::Register(CLI::App* app) {
       ->group(engine);
 }
 
+std::string EngineFlags::model_name() const {
+  std::filesystem::path path(model_);
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().string();
+}
+
 std::unique_ptr<runtime::Engine> EngineFlags::Load(int* code) const {
   runtime::EngineOptions options = options_;
   options.load_format = load_format_ == "dummy" ? runtime::LoadFormat::kDummy : runtime::LoadFormat::kAuto;
@@ -137,6 +152,7 @@ std::unique_ptr<runtime::Engine> EngineFlags::Load(int* code) const {
                           : mmap_ == "off" ? runtime::WeightMemory::kCopy
                                            : runtime::WeightMemory::kAuto;
   options.kv_cache_memory = static_cast<int64_t>(std::min<uint64_t>(kv_cache_memory_, INT64_MAX));
+  options.kv_cache_dir_bytes = static_cast<int64_t>(std::min<uint64_t>(kv_cache_dir_size_, INT64_MAX));
   options.executor.kv.prefix_cache = !no_prefix_cache_;
   if (!mm_limit_.empty()) options.max_images = std::stoll(mm_limit_.substr(kImageLimit.size()));
   options.model.device = device_;

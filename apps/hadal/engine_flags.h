@@ -17,12 +17,18 @@ class EngineFlags {
 
   const std::string& model() const { return model_; }
   bool rejection_sampling() const { return options_.executor.rejection_sampling; }
+  const std::string& kv_cache_dtype() const { return options_.kv_cache_dtype; }
   int64_t num_speculative_tokens() const { return options_.num_speculative_tokens; }
 
   // What --max-num-seqs is if it was not given.
   void SetDefaultMaxSeqs(int64_t max_seqs) {
     if (max_seqs_given_->count() == 0) options_.max_seqs = max_seqs;
   }
+
+  // Requests that may wait.
+  void SetMaxWaiting(int64_t max_waiting) { options_.executor.max_waiting = max_waiting; }
+  // The name of MODEL's directory.
+  std::string model_name() const;
 
   // Loads with a progress line, prints warnings. On failure prints the error, puts the exit code into `code` and
   // returns null.
@@ -39,6 +45,7 @@ class EngineFlags {
   std::string class_overrides_;  // as a list split at commas
   bool skip_memory_check_ = false;
   bool no_prefix_cache_ = false;
+  uint64_t kv_cache_dir_size_ = uint64_t{16} << 30;
   uint64_t kv_cache_memory_ = 0;
   runtime::EngineOptions options_;
   const CLI::Option* max_seqs_given_ = nullptr;

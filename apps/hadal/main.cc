@@ -34,6 +34,7 @@ int Main(int argc, char** argv) {
                   kExitCodesHelp));
   int result = kOk;
   AddRun(&app, &result);
+  AddServe(&app, &result);
   AddInspect(&app, &result);
   AddEval(&app, &result);
   AddBench(&app, &result);

@@ -108,6 +108,8 @@ struct EngineOptions {
   std::string kv_cache_dtype = "auto";  // auto, fp8, bfloat16 (docs/command-line.md)
   int64_t block_size = 256;             // tokens of a cache block: a multiple of 128 (V3.2: of 16)
   bool prefix_cache = true;
+  std::string kv_cache_dir;                       // where prefixes are kept on disk; empty: nowhere
+  int64_t kv_cache_dir_size = int64_t{16} << 30;  // most bytes of its files
   int64_t num_speculative_tokens = 0;  // drafts of the checkpoint's MTP block, 0 to 4: the answers are the same
   bool rejection_sampling = false;     // keep drafts by the ratio of probabilities: same distribution, other tokens
 

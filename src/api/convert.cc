@@ -275,6 +275,8 @@ absl::StatusOr<runtime::EngineOptions> ToEngineOptions(const EngineOptions& opti
   out.num_speculative_tokens = options.num_speculative_tokens;
   out.executor.rejection_sampling = options.rejection_sampling;
   out.executor.kv.prefix_cache = options.prefix_cache;
+  out.kv_cache_dir = options.kv_cache_dir;
+  out.kv_cache_dir_bytes = options.kv_cache_dir_size;
   out.executor.max_waiting = options.max_waiting;
   out.model.device = options.device;
   out.model.threads = options.threads;

@@ -42,6 +42,8 @@ absl::StatusOr<EngineOptions> ReadEngineOptions(std::string_view json) {
   read("kv_cache_dtype", &options.kv_cache_dtype);
   read("block_size", &options.block_size);
   read("prefix_cache", &options.prefix_cache);
+  read("kv_cache_dir", &options.kv_cache_dir);
+  read("kv_cache_dir_size", &options.kv_cache_dir_size);
   read("num_speculative_tokens", &options.num_speculative_tokens);
   read("rejection_sampling", &options.rejection_sampling);
   read("memory_check", &options.memory_check);

@@ -16,4 +16,9 @@ const KvLayout& Model::kv_layout() const {
 
 std::span<int32_t> Model::BlockTable(int64_t /*group*/, int32_t /*seq*/) { return {}; }
 
+void Model::ReadSlab(int32_t /*slab*/, std::byte* /*to*/, int64_t /*bytes*/) {
+  HADAL_CHECK(false);  // a model with a cache has its own
+}
+void Model::WriteSlab(int32_t /*slab*/, const std::byte* /*from*/, int64_t /*bytes*/) { HADAL_CHECK(false); }
+
 }  // namespace hadal::models

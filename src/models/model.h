@@ -102,6 +102,10 @@ class Model {
   // steps by a caller that asked for cache_slabs. Slabs are numbered from 0. A model without a cache has no groups.
   virtual const KvLayout& kv_layout() const;
   virtual std::span<int32_t> BlockTable(int64_t group, int32_t seq);
+  // The first `bytes` of a slab from or to host memory, between steps. Rows mean the same in another process with the
+  // same weights, limits and platform.
+  virtual void ReadSlab(int32_t slab, std::byte* to, int64_t bytes);
+  virtual void WriteSlab(int32_t slab, const std::byte* from, int64_t bytes);
 
   // InvalidArgument if ids, positions, sequences or sizes are outside the limits; nothing is computed then.
   virtual absl::Status Forward(const StepInput& step) = 0;

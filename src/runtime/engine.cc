@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& source, 
   engine->Report("opening");
   HADAL_RETURN_IF_ERROR(dummy ? engine->ReadDummyConfig(source) : engine->OpenCheckpoint(source));
   HADAL_RETURN_IF_ERROR(engine->CheckOptions());
+  HADAL_RETURN_IF_ERROR(engine->OpenKvStore());
   HADAL_RETURN_IF_ERROR(engine->LoadTokenizer(source));
   HADAL_RETURN_IF_ERROR(engine->SetUpImages());
   HADAL_RETURN_IF_ERROR(engine->FitMemory());
@@ -67,9 +68,52 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const std::string& source, 
     engine->Report("start-up check");
     HADAL_RETURN_IF_ERROR(CheckFirstLogits(engine->model_.get()));
   }
+  if (engine->options_.executor.kv.store != nullptr) {
+    HADAL_ASSIGN_OR_RETURN(const std::string identity, engine->KvIdentity());
+    engine->options_.executor.kv.hash_seed = engine->options_.executor.kv.store->HashSeed(identity);
+  }
   engine->executor_ = std::make_unique<Executor>(engine->model_.get(), engine->tokenizer_, engine->image_tokens_,
                                                  engine->options_.executor);
   return engine;
+}
+
+// What rows depend on beside the tokens: everything that enters a row's bits. Of weights only samples are looked at:
+// reading all of them takes as long as loading them.
+absl::StatusOr<std::string> Engine::KvIdentity() const {
+  models::ModelOptions one_thread = options_.model;
+  one_thread.threads = 1;  // rows do not depend on it
+  HADAL_ASSIGN_OR_RETURN(const std::string platform, models::DescribeModel(config(), one_thread));
+  const models::ModelLimits& limits = options_.model.limits;
+  Sha256 hash;
+  const auto add = [&](std::string_view text) {
+    hash.Update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+    const uint8_t end = 0;
+    hash.Update({&end, 1});
+  };
+  add(fmt::format("rows 1, {}, numerics {}, {} {} {}, expanded from {} of {} rows", platform, options_.model.numerics,
+                  options_.kv_cache_dtype, options_.model.deterministic, options_.model.fp8_products,
+                  limits.expand_rows, limits.expand_rows > 0 ? limits.max_batch_tokens : 0));
+  add(checkpoint::ModelConfigToJson(config()));
+  for (const models::KvGroup& group : model_->kv_layout().groups) {
+    add(fmt::format("{} {} {}", group.name, group.block_tokens, group.bytes));
+  }
+  constexpr int64_t kSample = 64;
+  for (const checkpoint::TensorEntry& entry : weights_->tensors()) {
+    add(fmt::format("{} {} {}", entry.name, DTypeName(entry.dtype), fmt::join(entry.shape, "x")));
+    for (const int64_t at : {int64_t{0}, entry.bytes / 2}) {
+      const auto bytes = static_cast<size_t>(std::min(kSample, entry.bytes - at));
+      hash.Update({reinterpret_cast<const uint8_t*>(entry.data + at), bytes});
+    }
+  }
+  return HexDigest(hash.Finish());
+}
+
+// Before anything slow: a directory that cannot be used is known at once.
+absl::Status Engine::OpenKvStore() {
+  KvCacheOptions& kv = options_.executor.kv;
+  if (options_.kv_cache_dir.empty() || !kv.prefix_cache) return absl::OkStatus();
+  HADAL_ASSIGN_OR_RETURN(kv.store, KvStore::Open({options_.kv_cache_dir, options_.kv_cache_dir_bytes}));
+  return absl::OkStatus();
 }
 
 absl::Status Engine::OpenCheckpoint(const std::string& dir) {

@@ -64,6 +64,10 @@ struct EngineOptions {
   std::string mla_prefill =
       "absorbed";  // or expanded: V3.x, the form in which prompts attend (ModelLimits::expand_rows)
   int64_t block_size = 256;
+  // Where the prefix cache keeps its blocks beyond the process (runtime/kv/kv_store.h), and the bound on the files;
+  // empty: nowhere.
+  std::string kv_cache_dir = {};
+  int64_t kv_cache_dir_bytes = int64_t{16} << 30;
   int64_t num_speculative_tokens = 0;  // 0 to 4; needs a checkpoint with MTP blocks
   ExecutorOptions executor;            // max_batch_tokens and num_speculative_tokens are filled by Load
   models::ModelOptions model;          // `limits` is filled by Load
@@ -160,6 +164,8 @@ class Engine {
   absl::Status FitMemory();
   absl::Status MakeDummyWeights();
   absl::Status ReadWeights();
+  absl::Status OpenKvStore();
+  absl::StatusOr<std::string> KvIdentity() const;
   const checkpoint::ModelConfig& planned_config() const;
 
   EngineOptions options_;

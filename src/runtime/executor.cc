@@ -248,6 +248,7 @@ bool Executor::Step() {
   stats_.rows += RowsOfStep();
   absl::Status status = model_->Forward(step);
   const Clock::time_point now = Clock::now();
+  stats_.failed_steps = status.ok() ? 0 : stats_.failed_steps + 1;
   for (size_t i = 0; i < plan.size(); ++i) {
     Outcome& outcome = outcomes_[i];
     if (!status.ok()) {

@@ -38,6 +38,7 @@ struct ExecutorOptions {
 
 struct ExecutorStats {
   int64_t steps = 0;
+  int64_t failed_steps = 0;  // of the model, since the last that did not
   int64_t rows = 0;
   int64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
   int64_t preemptions = 0;

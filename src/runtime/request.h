@@ -1,6 +1,7 @@
 // What is asked for, and what comes back.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,9 +81,12 @@ struct GenerateResult {
   GenerateTimings timings;
 };
 
-// How a request's text comes back. Both are called from within Executor::Step (or Abort); neither may call back into
-// the executor.
+// How a request's text comes back. All are called from within Executor::Step (or Abort); none may call back into the
+// executor.
 struct RequestCallbacks {
+  // Each generated token before the text that it gave, the one that ends the answer included. `now` is the time of the
+  // step that gave it. May be empty.
+  std::function<void(const TokenStep& token, std::chrono::steady_clock::time_point now)> on_token = {};
   // After each token and once at the end, with the text that became certain; often none. False cancels.
   std::function<bool(const std::vector<text::OutputEvent>&)> on_events;
   // Once, last.

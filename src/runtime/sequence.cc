@@ -199,6 +199,9 @@ bool Sequence::Take(const SampledToken& token, Clock::time_point now) {
   result_.token_ids.push_back(token.id);
   if (request_.sampling.logprobs >= 0) {
     result_.logprobs.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}, token.rank});
+    if (callbacks_.on_token) callbacks_.on_token(result_.logprobs.back(), now);
+  } else if (callbacks_.on_token) {
+    callbacks_.on_token({.id = token.id, .logprob = token.logprob, .rank = token.rank}, now);
   }
   if (output_.in_reasoning()) {
     ++result_.reasoning_tokens;

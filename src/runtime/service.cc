@@ -18,7 +18,8 @@ Service::~Service() {
   thread_.join();
 }
 
-absl::StatusOr<int64_t> Service::Submit(GenerateRequest request, RequestCallbacks callbacks) {
+absl::StatusOr<int64_t> Service::Submit(GenerateRequest request, RequestCallbacks callbacks,
+                                        std::function<void()> on_accepted) {
   int64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -28,7 +29,7 @@ absl::StatusOr<int64_t> Service::Submit(GenerateRequest request, RequestCallback
                                                 stats_.waiting + static_cast<int64_t>(orders_.size()), max_waiting_));
     }
     id = next_id_++;
-    orders_.push_back({id, std::move(request), std::move(callbacks)});
+    orders_.push_back({id, std::move(request), std::move(callbacks), std::move(on_accepted)});
   }
   changed_.notify_all();
   return id;
@@ -58,11 +59,13 @@ ServiceStats Service::stats() const {
   const std::lock_guard lock(mutex_);
   ServiceStats stats = stats_;
   stats.waiting += static_cast<int64_t>(orders_.size());
+  if (busy_) stats.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - progress_).count();
   return stats;
 }
 
 void Service::TakeStats() {
   const std::lock_guard lock(mutex_);
+  progress_ = std::chrono::steady_clock::now();
   stats_.executor = executor_->stats();
   stats_.cache = executor_->cache().stats();
   stats_.cache_usage = executor_->cache().usage();
@@ -81,6 +84,7 @@ void Service::Begin(Order order) {
   const absl::StatusOr<int64_t> number = executor_->Submit(std::move(order.request), std::move(order.callbacks));
   if (number.ok()) {
     numbers_.emplace(id, *number);
+    if (order.on_accepted) order.on_accepted();
   } else {
     (*done)(number.status());
   }
@@ -95,6 +99,7 @@ bool Service::TakeOrders() {
       idle_.notify_all();
       changed_.wait(lock, [&] { return stopping_ || !orders_.empty(); });
     }
+    if (!busy_) progress_ = std::chrono::steady_clock::now();
     busy_ = true;
     for (Order& order : orders_) taken_.push_back(std::move(order));
     orders_.clear();

@@ -27,7 +27,8 @@ struct ServiceStats {
   KvCacheStats cache;
   double cache_usage = 0;  // share of the blocks that running requests hold
   int64_t running = 0;
-  int64_t waiting = 0;  // those that the thread has not seen yet included
+  int64_t waiting = 0;      // those that the thread has not seen yet included
+  double step_seconds = 0;  // since the last step ended, or the first began; 0 if there is nothing to do
 };
 
 class Service {
@@ -40,8 +41,10 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   // The request's number; its end, a refusal included, comes through on_done, always exactly once. Unavailable, and no
-  // callback: too many are waiting, or the service is draining.
-  absl::StatusOr<int64_t> Submit(GenerateRequest request, RequestCallbacks callbacks);
+  // callback: too many are waiting, or the service is draining. `on_accepted` (may be empty) comes before all others,
+  // and only if the request is one that can be run.
+  absl::StatusOr<int64_t> Submit(GenerateRequest request, RequestCallbacks callbacks,
+                                 std::function<void()> on_accepted = {});
   // From any thread, at any time; before the next step.
   void Abort(int64_t id);
 
@@ -55,6 +58,7 @@ class Service {
     int64_t id = 0;
     GenerateRequest request;
     RequestCallbacks callbacks;
+    std::function<void()> on_accepted;
   };
 
   void Loop();
@@ -72,6 +76,7 @@ class Service {
   bool stopping_ = false, draining_ = false, busy_ = false;
   int64_t next_id_ = 0;
   ServiceStats stats_;
+  std::chrono::steady_clock::time_point progress_ = std::chrono::steady_clock::now();
   // Of the thread alone: the executor's number of each of ours.
   absl::flat_hash_map<int64_t, int64_t> numbers_;
   std::vector<Order> taken_;

@@ -49,7 +49,11 @@ class Builder {
   Json Take() { return std::move(root_); }
 
   bool parse_error(size_t position, const std::string& /*last_token*/, const nlohmann::detail::exception& e) {
-    if (error_.empty()) error_ = fmt::format("byte {}: {}", position, e.what());
+    // It quotes the input, whatever bytes that has.
+    if (error_.empty()) {
+      error_ = fmt::format("byte {}: {}", position, e.what());
+      for (char& c : error_) c = static_cast<unsigned char>(c) < 0x80 ? c : '?';
+    }
     return false;
   }
   bool null() { return Add(Json(nullptr)); }

@@ -1,9 +1,12 @@
-// Bodies of OpenAI requests: any bytes give a job or a 400 that says why; a job can be built into an answer. The first
-// byte chooses the kind. A kept input of 1000 bytes takes less than a millisecond; images are the image target's.
+// Bodies of OpenAI requests: any bytes give a job or a 400 that says why; a job can be built into an answer, whole or
+// streamed, and text to be tokenized into one at once. The first byte chooses the kind. A kept input of 1000 bytes
+// takes less than a millisecond; images are the image target's.
 #include <string_view>
 
 #include "base/status.h"
 #include "serving/openai/job.h"
+#include "serving/openai/stream.h"
+#include "serving/openai/tokenize.h"
 #include "text/json_text.h"
 
 namespace {
@@ -35,6 +38,13 @@ void CheckJob(const serving::Job& job) {
   const std::vector<runtime::GenerateResult> results(job.requests.size());
   const text::Json answer = serving::BuildAnswer(job, results, TheEngine().tokenizer());
   HADAL_CHECK(text::ParseJson(text::DumpJson(answer)).ok());
+  const auto encoder = serving::MakeOpenAiStream(job, TheEngine().tokenizer());
+  for (const serving::StreamFrame& frame : encoder->Begin()) HADAL_CHECK(text::ParseJson(frame.data).ok());
+}
+
+void CheckError(const absl::Status& status) {
+  HADAL_CHECK(serving::HttpStatus(status) == 400);
+  HADAL_CHECK(text::ParseJson(text::DumpJson(serving::ErrorBody(status))).ok());
 }
 
 }  // namespace
@@ -43,14 +53,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   const absl::StatusOr<text::Json> json = text::ParseJson(body);
-  if (!json.ok()) return 0;
+  if (!json.ok()) {
+    CheckError(json.status());
+    return 0;
+  }
+  if (data[0] % 4 >= 2) {
+    const auto answer =
+        data[0] % 2 == 0 ? serving::Tokenize(*json, TheEngine()) : serving::Detokenize(*json, TheEngine());
+    if (!answer.ok()) {
+      CheckError(answer.status());
+    } else {
+      HADAL_CHECK(text::ParseJson(text::DumpJson(*answer)).ok());
+    }
+    return 0;
+  }
   const absl::StatusOr<serving::Job> job = data[0] % 2 == 0 ? serving::ParseChatCompletion(*json, TheEngine())
                                                             : serving::ParseCompletion(*json, TheEngine());
   if (job.ok()) {
     CheckJob(*job);
   } else {
-    HADAL_CHECK(serving::HttpStatus(job.status()) == 400);
-    HADAL_CHECK(text::ParseJson(text::DumpJson(serving::ErrorBody(job.status()))).ok());
+    CheckError(job.status());
   }
   return 0;
 }

@@ -91,13 +91,12 @@ KvCache::Found KvCache::Find(Slot* slot, std::span<const int32_t> prompt) const 
   const int64_t blocks = (static_cast<int64_t>(prompt.size()) - 1) / size;
   for (int64_t block = 0; block < blocks; ++block) {
     slot->hashes.push_back(HashBlock(*slot, block, prompt));
-    const auto it = by_hash_.find(slot->hashes.back());
-    if (it == by_hash_.end() || prefixes_[it->second].block == BlockPool::kNoObject) {
+    if (!Known(slot->hashes.back(), KvStore::Part::kBlock)) {
       slot->hashes.pop_back();
       break;
     }
     found.known = (block + 1) * size;
-    const bool complete = !windows_ || prefixes_[it->second].tail != BlockPool::kNoObject;
+    const bool complete = !windows_ || Known(slot->hashes.back(), KvStore::Part::kTail);
     if (complete && MayResumeAt(*slot, found.known)) {
       found.tokens = found.known;
     }
@@ -121,11 +120,103 @@ int64_t KvCache::Begin(int32_t index, KvSequence sequence) {
   slot.sequence.prompt = {};
   slot.prompt_tokens = static_cast<int64_t>(prompt.size());
   slot.held.resize(layout_.groups.size());
-  const Found found = Find(&slot, prompt);
+  Found found = Find(&slot, prompt);
   if (found.known > found.tokens) slot.junction = found.known;
+  if (options_.store != nullptr) found.tokens = BringBack(&slot, found.tokens);
   slot.hashes.resize(static_cast<size_t>(found.tokens / layout_.resume_tokens));
   if (found.tokens > 0) Attach(index, found.tokens);
   return found.tokens;
+}
+
+bool KvCache::Known(const Sha256Digest& hash, KvStore::Part part) const {
+  const auto it = by_hash_.find(hash);
+  if (it != by_hash_.end()) {
+    const Prefix& prefix = prefixes_[it->second];
+    if ((part == KvStore::Part::kBlock ? prefix.block : prefix.tail) != BlockPool::kNoObject) return true;
+  }
+  return options_.store != nullptr && options_.store->Has(hash, part);
+}
+
+void KvCache::GroupsOf(KvStore::Part part, int64_t position, std::vector<size_t>* groups) const {
+  groups->clear();
+  for (size_t g = 0; g < layout_.groups.size(); ++g) {
+    const models::KvGroup& group = layout_.groups[g];
+    if (group.windowed() != (part == KvStore::Part::kTail)) continue;
+    int64_t count = 1;
+    if (group.windowed()) count = group.EndBlock(position) - group.FirstBlock(group.FirstNeeded(position));
+    groups->insert(groups->end(), static_cast<size_t>(count), g);
+  }
+}
+
+bool KvCache::Restore(const Sha256Digest& hash, KvStore::Part part, int64_t position, std::vector<int32_t>* held) {
+  const bool tail = part == KvStore::Part::kTail;
+  const auto it = by_hash_.find(hash);
+  ObjectId object = BlockPool::kNoObject;
+  if (it != by_hash_.end()) object = tail ? prefixes_[it->second].tail : prefixes_[it->second].block;
+  if (object != BlockPool::kNoObject) {
+    for (const int32_t slab : pool_.SlabsOf(object)) {
+      pool_.Hold(slab);
+      held->push_back(slab);
+    }
+    return true;
+  }
+  GroupsOf(part, position, &groups_);
+  if (groups_.empty() || static_cast<int64_t>(groups_.size()) > pool_.available()) return false;
+  int64_t bytes = 0;
+  for (const size_t g : groups_) bytes += layout_.groups[g].bytes;
+  std::vector<std::byte> content(static_cast<size_t>(bytes));
+  if (!options_.store->Read(hash, part, content)) return false;
+  gathered_.clear();
+  const std::byte* from = content.data();
+  for (const size_t g : groups_) {
+    gathered_.push_back(pool_.Allocate());
+    model_->WriteSlab(gathered_.back(), from, layout_.groups[g].bytes);
+    from += layout_.groups[g].bytes;
+  }
+  const int32_t prefix = PrefixIndex(hash);
+  (tail ? prefixes_[prefix].tail : prefixes_[prefix].block) = pool_.Keep(gathered_, TagOf(prefix, tail));
+  held->insert(held->end(), gathered_.begin(), gathered_.end());
+  ++stats_.restored;
+  return true;
+}
+
+int64_t KvCache::BringBack(Slot* slot, int64_t tokens) {
+  if (tokens == 0) return 0;
+  const int64_t size = layout_.resume_tokens;
+  // All are held until the end, so that none makes room for another.
+  std::vector<int32_t> held;
+  const bool blocks = !layout_.groups.front().windowed();
+  int64_t whole = 0;
+  while (whole < tokens && (!blocks || Restore(slot->hashes[whole / size], KvStore::Part::kBlock, whole, &held))) {
+    whole += size;
+  }
+  for (; whole > 0; whole -= size) {
+    if (!MayResumeAt(*slot, whole)) continue;
+    const Sha256Digest& hash = slot->hashes[whole / size - 1];
+    if (!windows_) break;
+    if (Known(hash, KvStore::Part::kTail) && Restore(hash, KvStore::Part::kTail, whole, &held)) break;
+  }
+  for (const int32_t slab : held) pool_.LetGo(slab);
+  return whole;
+}
+
+void KvCache::Save(const Sha256Digest& hash, KvStore::Part part, int64_t position) {
+  if (options_.store == nullptr || options_.store->Has(hash, part)) return;
+  const auto it = by_hash_.find(hash);
+  if (it == by_hash_.end()) return;
+  const Prefix& prefix = prefixes_[it->second];
+  const ObjectId object = part == KvStore::Part::kTail ? prefix.tail : prefix.block;
+  if (object == BlockPool::kNoObject) return;
+  GroupsOf(part, position, &groups_);
+  std::vector<std::byte> content;
+  size_t number = 0;
+  for (const int32_t slab : pool_.SlabsOf(object)) {
+    const int64_t bytes = layout_.groups[groups_[number++]].bytes;
+    const size_t at = content.size();
+    content.resize(at + static_cast<size_t>(bytes));
+    model_->ReadSlab(slab, content.data() + at, bytes);
+  }
+  options_.store->Write(hash, part, std::move(content));
 }
 
 // The sequence holds the blocks of its first `tokens` tokens, whose hashes it has.
@@ -212,7 +303,10 @@ void KvCache::KeepBlock(int32_t index, int64_t block) {
   for (size_t g = 0; g < layout_.groups.size(); ++g) {
     if (!layout_.groups[g].windowed()) gathered_.push_back(Entry(static_cast<int64_t>(g), index, block));
   }
-  if (!gathered_.empty()) prefixes_[prefix].block = pool_.Keep(gathered_, TagOf(prefix, false));
+  if (!gathered_.empty()) {
+    prefixes_[prefix].block = pool_.Keep(gathered_, TagOf(prefix, false));
+    Save(prefixes_[prefix].hash, KvStore::Part::kBlock, (block + 1) * layout_.resume_tokens);
+  }
   ForgetIfEmpty(prefix);
 }
 
@@ -230,11 +324,16 @@ void KvCache::KeepTail(int32_t index, int64_t position) {
   }
   if (!gathered_.empty()) prefixes_[prefix].tail = pool_.Keep(gathered_, TagOf(prefix, true));
   ForgetIfEmpty(prefix);
-  if (position <= slot.prompt_tokens) return;
+  if (position <= slot.prompt_tokens) {
+    Save(slot.hashes.back(), KvStore::Part::kTail, position);
+    return;
+  }
   // The answer is further now: where it was before is of little use, unless it is one of the regular places.
   if (slot.has_answer_tail) DropTail(slot.answer_tail);
   slot.has_answer_tail = options_.retention_interval <= 0 || position % options_.retention_interval != 0;
   slot.answer_tail = slot.hashes.back();
+  slot.answer_tail_tokens = position;
+  if (!slot.has_answer_tail) Save(slot.answer_tail, KvStore::Part::kTail, position);
 }
 
 void KvCache::DropTail(const Sha256Digest& hash) {
@@ -278,6 +377,8 @@ void KvCache::Commit(int32_t index, std::span<const int32_t> tokens, int64_t com
 void KvCache::End(int32_t index) {
   Slot& slot = slots_[index];
   HADAL_CHECK(slot.used);
+  // Of an answer only the last place is worth a file.
+  if (slot.has_answer_tail) Save(slot.answer_tail, KvStore::Part::kTail, slot.answer_tail_tokens);
   for (size_t g = 0; g < layout_.groups.size(); ++g) {
     Held& held = slot.held[g];
     // From the end, so that the blocks that fewest prompts share are given up first.

@@ -10,11 +10,15 @@
 // and at the last boundary that an answer has reached. A boundary inside an image is none, since images are computed
 // whole.
 //
+// With a store (kv_store.h) what is kept also goes to disk, and prefixes that are only there are read back when a
+// sequence begins with them.
+//
 // Rows do not depend on how they came about (ops/ops.h), so a sequence that resumes has the bits of one that did not.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +27,7 @@
 #include "base/sha256.h"
 #include "models/model.h"
 #include "runtime/kv/block_pool.h"
+#include "runtime/kv/kv_store.h"
 
 namespace hadal::runtime {
 
@@ -31,6 +36,7 @@ struct KvCacheOptions {
   int64_t retention_interval = 4096;  // tokens, rounded up to resume points; 0: none of these tails
   // Enters every hash, so that hashes of another process, model or setting are never taken for ours. Empty: random.
   std::string hash_seed = {};
+  std::shared_ptr<KvStore> store = {};  // hash_seed is its own; null: prefixes end with the process
 };
 
 // An image of a prompt: positions [offset, offset + length).
@@ -50,7 +56,8 @@ struct KvSequence {
 struct KvCacheStats {
   int64_t query_tokens = 0;  // of prompts that asked, each time they began to be computed
   int64_t hit_tokens = 0;
-  int64_t evicted = 0;  // blocks and tails given up
+  int64_t evicted = 0;   // blocks and tails given up
+  int64_t restored = 0;  // blocks and tails read from the store
 };
 
 class KvCache {
@@ -58,7 +65,7 @@ class KvCache {
   // The model's tables are written from now on; it must have been made with limits().cache_slabs, or have no cache.
   KvCache(models::Model* model, KvCacheOptions options);
 
-  // Tokens that `sequence` could skip now; nothing changes.
+  // Tokens that `sequence` could skip now, if the store's files are whole; nothing changes.
   int64_t CachedTokens(const KvSequence& sequence) const;
 
   // Gives slot `index` to a sequence; returns how many of its tokens are there already, less than the prompt has. The
@@ -109,6 +116,7 @@ class KvCache {
     int64_t junction = 0;              // a boundary where a tail was missing
     bool has_answer_tail = false;      // a tail marks how far the answer is
     Sha256Digest answer_tail = {};     // of which prefix
+    int64_t answer_tail_tokens = 0;    // its length
   };
 
   Sha256Digest HashBlock(const Slot& slot, int64_t block, std::span<const int32_t> tokens) const;
@@ -123,6 +131,14 @@ class KvCache {
   int32_t& Entry(int64_t group, int32_t slot, int64_t block);
   int32_t PrefixIndex(const Sha256Digest& hash);  // finds or makes
   void ForgetIfEmpty(int32_t index);
+  bool Known(const Sha256Digest& hash, KvStore::Part part) const;  // in memory or in the store
+  // Reads what is only in the store of the prefix up to `tokens`; returns the last resume point that is in memory then.
+  int64_t BringBack(Slot* slot, int64_t tokens);
+  bool Restore(const Sha256Digest& hash, KvStore::Part part, int64_t position, std::vector<int32_t>* held);
+  // The object's slabs as the store has them: the bytes of each that are used, one behind the other.
+  void Save(const Sha256Digest& hash, KvStore::Part part, int64_t position);
+  // The groups of an object's slabs, in their order.
+  void GroupsOf(KvStore::Part part, int64_t position, std::vector<size_t>* groups) const;
   void Attach(int32_t index, int64_t tokens);
   void KeepBlock(int32_t index, int64_t block);
   void KeepTail(int32_t index, int64_t position);
@@ -140,6 +156,7 @@ class KvCache {
   absl::flat_hash_map<Sha256Digest, int32_t> by_hash_;
   KvCacheStats stats_;
   std::vector<int32_t> gathered_;  // of one object
+  std::vector<size_t> groups_;     // the same
 };
 
 }  // namespace hadal::runtime

@@ -61,6 +61,18 @@ absl::StatusOr<text::ThinkingChoice> ReadThinking(const Fields& body, const runt
   return choice;
 }
 
+absl::StatusOr<ChatPrompt> ReadChatPrompt(const Fields& body, const runtime::Engine& engine,
+                                          const ParseOptions& options) {
+  ChatPrompt chat;
+  HADAL_ASSIGN_OR_RETURN(chat.tools, ReadTools(body));
+  HADAL_ASSIGN_OR_RETURN(const text::ThinkingChoice thinking, ReadThinking(body, engine));
+  HADAL_ASSIGN_OR_RETURN(Conversation conversation, ReadMessages(body, engine, options));
+  HADAL_RETURN_IF_ERROR(text::AttachToRequest(chat.tools, nullptr, &conversation.messages).status());
+  HADAL_ASSIGN_OR_RETURN(chat.prompt, engine.EncodeChat(conversation.messages, thinking, conversation.images));
+  chat.continued = std::move(conversation.continued);
+  return chat;
+}
+
 absl::StatusOr<Job> ParseChatCompletion(const Json& body, const runtime::Engine& engine, const ParseOptions& options) {
   if (!body.is_object()) return InvalidArgument("expected an object, found {}", Describe(body));
   const Fields fields(body);
@@ -71,20 +83,14 @@ absl::StatusOr<Job> ParseChatCompletion(const Json& body, const runtime::Engine&
   job.prompt_logprobs = common.request.sampling.prompt_logprobs >= 0;
   HADAL_RETURN_IF_ERROR(fields.Read("include_reasoning", &job.include_reasoning));
   HADAL_RETURN_IF_ERROR(fields.Read("parallel_tool_calls", &job.parallel_tool_calls));
-  HADAL_ASSIGN_OR_RETURN(const Json tools, ReadTools(fields));
   HADAL_ASSIGN_OR_RETURN(common.request.grammar, ReadGrammar(fields, engine));
-  HADAL_ASSIGN_OR_RETURN(const text::ThinkingChoice thinking, ReadThinking(fields, engine));
-  HADAL_ASSIGN_OR_RETURN(Conversation conversation, ReadMessages(fields, engine, options));
+  HADAL_ASSIGN_OR_RETURN(ChatPrompt chat, ReadChatPrompt(fields, engine, options));
 
   text::ParserOptions& parser = common.request.parser.emplace();
-  parser.tools_allowed = !tools.is_null();
-  HADAL_ASSIGN_OR_RETURN(parser.tools, text::ReadToolSpecs(tools));
-  HADAL_RETURN_IF_ERROR(text::AttachToRequest(tools, nullptr, &conversation.messages).status());
-  absl::StatusOr<runtime::EncodedPrompt> prompt =
-      engine.EncodeChat(conversation.messages, thinking, conversation.images);
-  if (!prompt.ok()) return prompt.status();
-  HADAL_RETURN_IF_ERROR(AddPrompt(common, *std::move(prompt), "messages", engine, options, &job));
-  if (job.echo) job.prompts[0].echo = std::move(conversation.continued);
+  parser.tools_allowed = !chat.tools.is_null();
+  HADAL_ASSIGN_OR_RETURN(parser.tools, text::ReadToolSpecs(chat.tools));
+  HADAL_RETURN_IF_ERROR(AddPrompt(common, std::move(chat.prompt), "messages", engine, options, &job));
+  if (job.echo) job.prompts[0].echo = std::move(chat.continued);
   job.id = RandomId("chatcmpl-");
   job.created = UnixSeconds();
   return job;

@@ -93,6 +93,9 @@ absl::StatusOr<Job> ParseCompletion(const Json& body, const runtime::Engine& eng
   sampling.logprobs = static_cast<int>(logprobs);
   // The echoed prompt is reported like the answer behind it.
   job.prompt_logprobs = sampling.prompt_logprobs >= 0;
+  if (job.echo && job.stream && sampling.logprobs >= 0) {
+    return InvalidArgument("echo: expected only without logprobs in a stream: those of the prompt come last");
+  }
   if (job.echo) sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.logprobs);
   HADAL_ASSIGN_OR_RETURN(common.request.grammar, ReadGrammar(fields, engine));
   HADAL_RETURN_IF_ERROR(PromptReader(engine, options, common, &job).ReadAll(fields));

@@ -48,10 +48,18 @@ struct PromptInfo {
   size_t request = 0;        // the first of Job::requests that answers it
 };
 
+// What /v1/responses needs to know of its request beside the chat that it is (responses/responses.h).
+struct ResponsesRequest {
+  text::Json repeated;  // the request's settings, which the answer repeats
+  text::Json items;     // input, that of earlier responses included; only with `store`
+  bool store = false;   // the answer is to be kept
+  std::string owner;    // who may see it
+};
+
 struct Job {
-  enum class Kind { kChat, kCompletion };
+  enum class Kind { kChat, kCompletion, kMessages, kResponses };
   Kind kind = Kind::kChat;
-  std::string id;          // "chatcmpl-..." or "cmpl-..."
+  std::string id;          // "chatcmpl-...", "cmpl-...", "msg_..." or "resp_..."
   std::string model;       // as the request gave it: every name is served by the one model that there is
   std::string request_id;  // the client's own; may be empty
   std::string user;
@@ -70,6 +78,7 @@ struct Job {
   bool include_stop = false;        // include_stop_str_in_output
   bool prompt_logprobs = false;     // are part of the answer
   bool return_token_ids = false;
+  ResponsesRequest responses;  // of kResponses
 };
 
 // The body of POST /v1/chat/completions.
@@ -95,6 +104,8 @@ int HttpStatus(const absl::Status& status);
 // {"error": {"message", "type", "param", "code"}}. `param` is the path that the message begins with; `code` the number,
 // or "context_length_exceeded".
 text::Json ErrorBody(const absl::Status& status);
+// The same where the number is another one than HttpStatus gives.
+text::Json ErrorBody(int http_status, const absl::Status& status);
 text::Json ErrorBody(int http_status, std::string_view message, const text::Json& param = nullptr,
                      const text::Json& code = nullptr);
 

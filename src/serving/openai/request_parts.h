@@ -41,6 +41,15 @@ absl::StatusOr<Conversation> ReadMessages(const Fields& body, const runtime::Eng
 // Tools that the model may call: null if there are none or tool_choice is "none".
 absl::StatusOr<text::Json> ReadTools(const Fields& body);
 
+// The prompt that a chat's messages, tools and thinking controls make.
+struct ChatPrompt {
+  runtime::EncodedPrompt prompt;
+  text::Json tools;       // that the model may call; null: none
+  std::string continued;  // content of the message that the answer continues
+};
+absl::StatusOr<ChatPrompt> ReadChatPrompt(const Fields& body, const runtime::Engine& engine,
+                                          const ParseOptions& options);
+
 // The form that response_format or structured_outputs demands; null if none.
 absl::StatusOr<std::shared_ptr<const guided::Grammar>> ReadGrammar(const Fields& body, const runtime::Engine& engine);
 

@@ -1,6 +1,9 @@
 // hadal run: answers, the JSON contract, prompts by every way in.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "cli_process.h"
@@ -39,6 +42,33 @@ TEST(Run, JsonContract) {
   EXPECT_EQ(out["seed"], 5);
   EXPECT_FALSE(out.contains("reasoning"));
   EXPECT_FALSE(out.contains("tool_calls"));
+}
+
+// A second process finds the prompt of the first on disk and answers the same; a damaged directory costs nothing.
+TEST(Run, PrefixesOutliveTheProcess) {
+  std::string dir = (std::filesystem::temp_directory_path() / "hadal-run-kv-XXXXXX").string();
+  ASSERT_NE(mkdtemp(dir.data()), nullptr);
+  std::string prompt = "What is 478 + 365?";
+  for (int i = 0; i < 60; ++i) prompt = fmt::format("Note {}: nothing to see here.\n", i) + prompt;
+  const auto run = [&] { return RunJson({"--prompt", prompt, "--kv-cache-dir", dir, "--max-tokens", "24"}); };
+  const json first = run(), second = run();
+  EXPECT_EQ(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_GE(second["usage"]["prompt_tokens_details"]["cached_tokens"], 256);
+  EXPECT_EQ(second["token_ids"], first["token_ids"]);
+  int damaged = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
+    if (entry.path().extension() != ".block") continue;
+    std::filesystem::resize_file(entry.path(), entry.file_size() / 2);
+    ++damaged;
+  }
+  EXPECT_GT(damaged, 0);
+  const json third = run();
+  EXPECT_EQ(third["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_EQ(third["token_ids"], first["token_ids"]);
+  const CliResult refused = RunHadal(RunArgs({"Hi", "--kv-cache-dir", "/proc/nothing"}));
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, HasSubstr("kv_cache_dir"));
+  std::filesystem::remove_all(dir);
 }
 
 TEST(Run, StdoutHoldsTheAnswerOnly) {

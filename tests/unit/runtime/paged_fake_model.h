@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -63,6 +64,13 @@ class PagedFakeModel : public models::Model {
   std::span<int32_t> BlockTable(int64_t group, int32_t seq) override {
     const auto entries = static_cast<size_t>(layout_.groups[group].table_blocks);
     return std::span(tables_[group]).subspan(entries * static_cast<size_t>(seq), entries);
+  }
+
+  void ReadSlab(int32_t slab, std::byte* to, int64_t bytes) override {
+    std::memcpy(to, rows_.at(static_cast<size_t>(slab)).data(), static_cast<size_t>(bytes));
+  }
+  void WriteSlab(int32_t slab, const std::byte* from, int64_t bytes) override {
+    std::memcpy(rows_.at(static_cast<size_t>(slab)).data(), from, static_cast<size_t>(bytes));
   }
 
   absl::Status Forward(const models::StepInput& step) override {

@@ -66,6 +66,12 @@ class Model final : public models::Model {
   ops::Ops& ops() override { return *ops_; }
   const KvLayout& kv_layout() const override { return cache_->layout(); }
   std::span<int32_t> BlockTable(int64_t /*group*/, int32_t seq) override { return cache_->tables().Table(0, seq); }
+  void ReadSlab(int32_t slab, std::byte* to, int64_t bytes) override {
+    ops_->memory().Download(to, cache_->slab(slab), static_cast<size_t>(bytes));
+  }
+  void WriteSlab(int32_t slab, const std::byte* from, int64_t bytes) override {
+    ops_->memory().Upload(cache_->slab(slab), from, static_cast<size_t>(bytes));
+  }
 
   absl::Status Forward(const StepInput& step) override;
   absl::Status Draft(int block, const StepInput& step) override;

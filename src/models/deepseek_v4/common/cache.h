@@ -44,6 +44,7 @@ class Cache {
 
   const KvLayout& layout() const { return layout_; }
   BlockTables& tables() { return tables_; }
+  std::byte* slab(int32_t number) const { return memory_.data() + number * layout_.slab_bytes; }
   // Main layers, then MTP blocks.
   const LayerCache& layer(int64_t i) const { return layers_[i]; }
 

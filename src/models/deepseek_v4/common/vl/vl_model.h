@@ -33,6 +33,8 @@ class VlModel final : public models::Model {
   ops::Ops& ops() override { return text_->ops(); }
   const KvLayout& kv_layout() const override { return text_->kv_layout(); }
   std::span<int32_t> BlockTable(int64_t group, int32_t seq) override { return text_->BlockTable(group, seq); }
+  void ReadSlab(int32_t slab, std::byte* to, int64_t bytes) override { text_->ReadSlab(slab, to, bytes); }
+  void WriteSlab(int32_t slab, const std::byte* from, int64_t bytes) override { text_->WriteSlab(slab, from, bytes); }
 
   absl::Status Forward(const StepInput& step) override;
   absl::Status Draft(int block, const StepInput& step) override;
