@@ -49,11 +49,11 @@ debug: deps ## build for a debugger, in build/debug
 # A model runs ten times slower under a sanitizer: of the whole-model tests those that reach every path once. Of the
 # operators' implementations the reference and the widest: the others are the same sources.
 ASAN_UNIT_TESTS = -*cpu_baseline*:*cpu_avx2*:*cpu_avx512*
-ASAN_MODEL_TESTS = *AllOfItTogether*:*V32Operations*reference*:*V32Operations*amx*:*chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*:*synthetic_v3:*cpu_baseline_*:*cpu_avx2_*
+ASAN_MODEL_TESTS = Served.*:*AllOfItTogether*:*V32Operations*reference*:*V32Operations*amx*:*chat_short*:*image_two*:*rnd_short*:*random_cpu_auto*-*LengthsAndChunks*:*ChunksAroundSpans*:*EveryOffset*:*synthetic_v3:*cpu_baseline_*:*cpu_avx2_*
 # Threads meet in the pool, the tokenizer's caches and the parsers; one model run crosses all operators.
-TSAN_UNIT_PROGRAMS = library_test base_test guided_test ops_test runtime_test text_chat_test tokenizer_test
-TSAN_UNIT_TESTS = Service.*:*Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_amx*:*Row*cpu_avx2*
-TSAN_MODEL_TESTS = RequestsV4.AllOfItTogether:*PackedRowsAllOfItTogether/synthetic_v32:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*UsedBefore/random_cpu_auto*
+TSAN_UNIT_PROGRAMS = library_test base_test guided_test ops_test runtime_test serving_test text_chat_test tokenizer_test
+TSAN_UNIT_TESTS = Service.*:HttpServer.*:KvStore*:*Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_amx*:*Row*cpu_avx2*
+TSAN_MODEL_TESTS = Served.*:RequestsV4.AllOfItTogether:*PackedRowsAllOfItTogether/synthetic_v32:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*UsedBefore/random_cpu_auto*
 
 asan: deps-dev ## tests under the address and undefined-behaviour sanitizers
 	@tools/build asan unit_tests golden_tests invariance_tests

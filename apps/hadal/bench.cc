@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/status.h"
+#include "bench_report.h"
 #include "checkpoint/memory_plan.h"
 #include "cli.h"
 #include "engine_flags.h"
@@ -25,12 +26,7 @@ using runtime::GenerateResult;
 using text::Json;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kModes =
-    "latency     BATCH requests at a time, --num-iters times: what one user waits\n"
-    "throughput  --num-prompts requests at once: what goes through\n"
-    "serve-sim   --num-prompts requests that arrive at --request-rate (exponential gaps): what users wait under load;\n"
-    "            --long-input-len adds one long prompt in the middle, whose effect on the others shows in the gaps\n"
-    "prefix      requests that share --prefix-len tokens, first computed, then found in the prefix cache\n"
+constexpr const char* kNote =
     "Prompts are random text tokens; answers go on behind end tokens. Seconds unless a unit is given.";
 
 struct BenchFlags {
@@ -63,14 +59,6 @@ int64_t PeakResidentBytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;
-}
-
-// Nearest rank.
-double Percentile(std::vector<double> values, double p) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const auto rank = static_cast<size_t>(std::ceil(p / 100 * static_cast<double>(values.size())));
-  return values[std::clamp<size_t>(rank, 1, values.size()) - 1];
 }
 
 class Bench {
@@ -277,7 +265,7 @@ class Bench {
         tokens += sample->prompt_tokens;
         cached += sample->cached_tokens;
       }
-      Distribution(fmt::format("ttft_{}", name), ttft);
+      AddDistribution(fmt::format("ttft_{}", name), ttft, &report_);
       report_[fmt::format("hit_rate_{}", name)] = static_cast<double>(cached) / static_cast<double>(tokens);
       return Percentile(ttft, 50);
     };
@@ -287,15 +275,6 @@ class Bench {
     HADAL_ASSIGN_OR_RETURN(const double warm, serve(false, "warm"));
     report_["speedup"] = cold / warm;
     return absl::OkStatus();
-  }
-
-  void Distribution(const std::string& name, const std::vector<double>& values) {
-    if (values.empty()) return;
-    Json out;
-    out["mean"] = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-    for (const int p : {50, 90, 99}) out[fmt::format("p{}", p)] = Percentile(values, p);
-    out["max"] = *std::max_element(values.begin(), values.end());
-    report_[name] = std::move(out);
   }
 
   void ReportRates(double seconds) {
@@ -332,10 +311,10 @@ class Bench {
         rates.push_back(static_cast<double>(sample->tokens.size() - 1) / (sample->tokens.back() - sample->tokens[0]));
       }
     }
-    Distribution("ttft", ttft);
-    Distribution("inter_token", gaps);
-    Distribution("e2e", e2e);
-    Distribution("output_tokens_per_second_of_a_request", rates);
+    AddDistribution("ttft", ttft, &report_);
+    AddDistribution("inter_token", gaps, &report_);
+    AddDistribution("e2e", e2e, &report_);
+    AddDistribution("output_tokens_per_second_of_a_request", rates, &report_);
     const runtime::ExecutorStats stats = engine_->executor().stats();
     report_["steps"] = stats.steps - before_.steps;
     report_["preemptions"] = stats.preemptions - before_.preemptions;
@@ -366,23 +345,9 @@ class Bench {
   Json report_ = Json::object();
 };
 
-void AddRows(const std::string& name, const Json& value, std::string* out) {
-  if (value.is_object() && value.contains("p50")) {
-    *out += fmt::format("{:<40} mean {:>9.4f}   p50 {:>9.4f}   p90 {:>9.4f}   p99 {:>9.4f}   max {:>9.4f}\n", name,
-                        value["mean"].get<double>(), value["p50"].get<double>(), value["p90"].get<double>(),
-                        value["p99"].get<double>(), value["max"].get<double>());
-  } else if (value.is_object()) {
-    for (const auto& [key, inner] : value.items()) AddRows(fmt::format("{}.{}", name, key), inner, out);
-  } else if (value.is_number_float()) {
-    *out += fmt::format("{:<40} {:.4f}\n", name, value.get<double>());
-  } else {
-    *out += fmt::format("{:<40} {}\n", name, text::DumpJson(value));
-  }
-}
-
 int RunBench(const BenchFlags& flags) {
-  if (flags.draft_acceptance >= 0 && (flags.mode != "latency" || flags.engine.num_speculative_tokens() == 0)) {
-    return Fail(kUsage, "--draft-acceptance: expected in mode latency with --num-speculative-tokens 1 or more");
+  if (flags.draft_acceptance >= 0 && flags.engine.num_speculative_tokens() == 0) {
+    return Fail(kUsage, "--draft-acceptance: expected with --num-speculative-tokens 1 or more");
   }
   if (flags.draft_acceptance >= 0 && flags.engine.rejection_sampling()) {
     return Fail(kUsage, "--draft-acceptance excludes --rejection-sampling, where tokens depend on drafts");
@@ -401,57 +366,76 @@ int RunBench(const BenchFlags& flags) {
                  {"planned_bytes", engine->memory_plan().total()},
                  {"peak_resident_bytes", PeakResidentBytes()}};
   for (const auto& [name, value] : bench.report().items()) report[name] = value;
-  std::string out;
-  if (flags.json) {
-    out = text::DumpJson(report) + "\n";
+  return PrintReport(report, flags.json);
+}
+
+struct Mode {
+  const char* name;
+  const char* what;
+  bool many;  // --num-prompts requests
+};
+
+constexpr Mode kModes[] = {
+    {"latency", "--batch-size requests at a time, --num-iters times: what one user waits", false},
+    {"throughput", "--num-prompts requests at once: what goes through", true},
+    {"serve-sim", "Requests that arrive at --request-rate, inside this process: what users wait under load", true},
+    {"prefix", "Requests that share --prefix-len tokens, first computed, then found in the prefix cache", true},
+};
+
+void AddMode(CLI::App* bench, const Mode& m, int* result) {
+  auto flags = std::make_shared<BenchFlags>();
+  flags->mode = m.name;
+  CLI::App* mode = bench->add_subcommand(m.name, m.what);
+  flags->engine.Register(mode);
+  const std::string group = "Load";
+  const auto count = [&](const char* name, int64_t* value, const char* what) {
+    mode->add_option(name, *value, what)->check(CLI::PositiveNumber)->capture_default_str()->group(group);
+  };
+  const bool latency = flags->mode == "latency", prefix = flags->mode == "prefix";
+  count("--input-len", &flags->input_len, prefix ? "Tokens of a prompt behind the shared ones" : "Tokens of a prompt");
+  if (prefix) {
+    count("--prefix-len", &flags->prefix_len, "Tokens that all prompts share");
   } else {
-    for (const auto& [name, value] : report.items()) AddRows(name, value, &out);
+    count("--output-len", &flags->output_len, "Tokens of an answer");
   }
-  WriteOut(out);
-  return OutputResult();
+  if (m.many) count("--num-prompts", &flags->num_prompts, "Requests");
+  if (latency) {
+    count("--num-iters", &flags->num_iters, "Repetitions");
+    count("--batch-size", &flags->batch_size, "Requests at a time");
+    mode->add_option("--draft-acceptance", flags->draft_acceptance,
+                     "Let drafts hold with this probability, each behind one that held, whatever the draft block "
+                     "drafts: what a trained block would save on a model of random weights [as it drafts]")
+        ->check(CLI::Range(0.0, 1.0))
+        ->group(group);
+  }
+  if (flags->mode == "serve-sim") {
+    mode->add_option("--long-input-len", flags->long_input_len,
+                     "Tokens of one more, long prompt in the middle, whose effect on the others shows in the gaps "
+                     "[none]")
+        ->check(CLI::NonNegativeNumber)
+        ->group(group);
+    mode->add_option("--request-rate", flags->request_rate, "Requests a second, with exponential gaps")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str()
+        ->group(group);
+  }
+  mode->add_option("--temperature", flags->temperature, "0 to 2")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str()
+      ->group(group);
+  mode->add_option("--seed", flags->seed, "Of prompts, arrivals and answers")->capture_default_str()->group(group);
+  mode->add_flag("--json", flags->json, "Print one JSON object")->group("Output");
+  mode->footer(kNote);
+  mode->callback([=] { *result = RunBench(*flags); });
 }
 
 }  // namespace
 
 void AddBench(CLI::App* app, int* result) {
-  auto flags = std::make_shared<BenchFlags>();
-  CLI::App* bench = app->add_subcommand("bench", "Measure how fast a model is served here");
-  bench->add_option("MODE", flags->mode, "latency, throughput, serve-sim or prefix")
-      ->required()
-      ->check(CLI::IsMember({"latency", "throughput", "serve-sim", "prefix"}));
-  flags->engine.Register(bench);
-  const std::string group = "Load";
-  const auto count = [&](const char* name, int64_t* value, const char* what) {
-    bench->add_option(name, *value, what)->check(CLI::PositiveNumber)->capture_default_str()->group(group);
-  };
-  count("--input-len", &flags->input_len, "Tokens of a prompt (prefix: behind the shared ones)");
-  count("--output-len", &flags->output_len, "Tokens of an answer");
-  count("--prefix-len", &flags->prefix_len, "prefix: tokens that all prompts share");
-  count("--num-prompts", &flags->num_prompts, "throughput, serve-sim, prefix: requests");
-  count("--num-iters", &flags->num_iters, "latency: repetitions");
-  count("--batch-size", &flags->batch_size, "latency: requests at a time");
-  bench->add_option("--long-input-len", flags->long_input_len, "serve-sim: tokens of one more, long prompt [none]")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group);
-  bench->add_option("--request-rate", flags->request_rate, "serve-sim: requests a second")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
-  bench->add_option("--temperature", flags->temperature, "0 to 2")
-      ->check(CLI::Range(0.0, 2.0))
-      ->capture_default_str()
-      ->group(group);
-  bench
-      ->add_option(
-          "--draft-acceptance", flags->draft_acceptance,
-          "latency: let drafts hold with this probability, each behind one that held, whatever the draft block "
-          "drafts: what a trained block would save on a model of random weights [as it drafts]")
-      ->check(CLI::Range(0.0, 1.0))
-      ->group(group);
-  bench->add_option("--seed", flags->seed, "Of prompts, arrivals and answers")->capture_default_str()->group(group);
-  bench->add_flag("--json", flags->json, "Print one JSON object")->group("Output");
-  bench->footer(kModes);
-  bench->callback([=] { *result = RunBench(*flags); });
+  CLI::App* bench = app->add_subcommand("bench", "Measure how fast a model is served");
+  bench->require_subcommand(1);
+  for (const Mode& mode : kModes) AddMode(bench, mode, result);
+  AddBenchServe(bench, result);
 }
 
 }  // namespace hadal::cli

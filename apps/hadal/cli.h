@@ -90,6 +90,7 @@ void AddInspect(CLI::App* app, int* result);
 void AddSynth(CLI::App* app, int* result);
 void AddEval(CLI::App* app, int* result);
 void AddBench(CLI::App* app, int* result);
+void AddBenchServe(CLI::App* bench, int* result);
 void AddTokenize(CLI::App* app, int* result);
 void AddServe(CLI::App* app, int* result);
 

@@ -27,6 +27,8 @@ class EngineFlags {
 
   // Requests that may wait.
   void SetMaxWaiting(int64_t max_waiting) { options_.executor.max_waiting = max_waiting; }
+  // Who is told of blocks that enter and leave the prefix cache.
+  void SetKvEvents(std::shared_ptr<runtime::KvEvents> events) { options_.executor.kv.events = std::move(events); }
   // The name of MODEL's directory.
   std::string model_name() const;
 

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "cli.h"
 #include "engine_flags.h"
+#include "serving/events/kv_event_publisher.h"
 #include "serving/http/api.h"
 
 namespace hadal::cli {
@@ -30,6 +31,7 @@ struct ServeFlags {
   serving::HttpServerOptions http;
   serving::ApiOptions api;
   std::vector<std::string> keys, key_files;
+  std::string kv_events;  // JSON; empty: none
   double drain_timeout = 30;
 };
 
@@ -52,9 +54,10 @@ absl::Status ReadKeys(const ServeFlags& flags, serving::ApiKeys* keys) {
   return absl::OkStatus();
 }
 
-std::string UrlOf(const std::string& host, int port) {
-  return host.find(':') == host.npos ? fmt::format("http://{}:{}", host, port)
-                                     : fmt::format("http://[{}]:{}", host, port);
+std::string UrlOf(const serving::HttpServerOptions& options, int port) {
+  const char* scheme = options.tls_cert_file.empty() ? "http" : "https";
+  const bool v6 = options.host.find(':') != std::string::npos;
+  return fmt::format("{}://{}{}{}:{}", scheme, v6 ? "[" : "", options.host, v6 ? "]" : "", port);
 }
 
 serving::Metrics::Info InfoOf(const ServeFlags& flags, runtime::Engine* engine) {
@@ -78,7 +81,7 @@ void ServeUntilSignal(const ServeFlags& flags, serving::HttpServer* server, serv
   });
   api->Start(engine, &service, &metrics);
   spdlog::info("{} on {}; {}", flags.api.model_names.front(), engine->description(), engine->CacheDescription());
-  WriteOut(fmt::format("listening on {}\n", UrlOf(flags.http.host, server->port())));
+  WriteOut(fmt::format("listening on {}\n", UrlOf(flags.http, server->port())));
   signalled.get_future().wait();
 
   spdlog::info("stopping: what runs has {:.0f} s to end", flags.drain_timeout);
@@ -89,19 +92,39 @@ void ServeUntilSignal(const ServeFlags& flags, serving::HttpServer* server, serv
   server->Stop(kFlushTime);
 }
 
+absl::Status PublishKvEvents(ServeFlags* flags) {
+  if (flags->kv_events.empty()) return absl::OkStatus();
+  const absl::StatusOr<serving::KvEventOptions> options = serving::ParseKvEventsConfig(flags->kv_events);
+  if (!options.ok()) return InvalidArgument("--kv-events-config: {}", Message(options.status()));
+  if (!options->enabled) return absl::OkStatus();
+  auto events = serving::MakeKvEventPublisher(*options);
+  if (!events.ok()) {
+    return {events.status().code(), fmt::format("--kv-events-config: {}", Message(events.status()))};
+  }
+  flags->engine.SetKvEvents(*std::move(events));
+  return absl::OkStatus();
+}
+
+ExitCode CodeOf(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? kUsage : absl::IsUnimplemented(status) ? kUnsupported : kInternal;
+}
+
 int Serve(ServeFlags flags) {
   if (const absl::Status status = ReadKeys(flags, &flags.api.keys); !status.ok()) return Fail(kUsage, Message(status));
+  if (flags.http.tls_cert_file.empty() != flags.http.tls_key_file.empty()) {
+    return Fail(kUsage, "--ssl-certfile and --ssl-keyfile: expected both or none");
+  }
   if (flags.api.log_content) flags.api.log_requests = true;
   if (flags.api.model_names.empty()) flags.api.model_names = {flags.engine.model_name()};
   flags.api.version = HADAL_VERSION;
   flags.engine.SetDefaultMaxSeqs(kServeMaxSeqs);
   flags.engine.SetMaxWaiting(flags.api.max_waiting);
   spdlog::set_level(spdlog::level::info);
+  if (const absl::Status status = PublishKvEvents(&flags); !status.ok()) return Fail(CodeOf(status), Message(status));
 
   // The port first: a supervisor that looks before the model is loaded is told so.
   absl::StatusOr<std::unique_ptr<serving::HttpServer>> server = serving::HttpServer::Listen(flags.http);
-  if (!server.ok())
-    return Fail(absl::IsInvalidArgument(server.status()) ? kUsage : kInternal, Message(server.status()));
+  if (!server.ok()) return Fail(CodeOf(server.status()), Message(server.status()));
   serving::Api api(flags.api, server->get());
   std::thread thread([&] { (*server)->Run(&api); });
   int code = kOk;
@@ -136,6 +159,11 @@ void AddServe(CLI::App* app, int* result) {
   AddList(serve, "--api-key", &flags->keys, "Key that clients must show; may be repeated [none needed]")->group(group);
   AddList(serve, "--api-key-file", &flags->key_files, "File with a key a line, which a list of processes does not show")
       ->group(group);
+  serve
+      ->add_option("--ssl-certfile", flags->http.tls_cert_file,
+                   "PEM file of the server's certificate and those that vouch for it: HTTPS [HTTP]")
+      ->group(group);
+  serve->add_option("--ssl-keyfile", flags->http.tls_key_file, "PEM file of its private key")->group(group);
   AddList(serve, "--cors-origin", &flags->api.cors_origins,
           "Origin whose pages may send requests from a browser; * for all; may be repeated [none]")
       ->group(group);
@@ -152,6 +180,11 @@ void AddServe(CLI::App* app, int* result) {
                    "Seconds that running requests have after SIGTERM or ^C; a second signal does not wait")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str()
+      ->group(group);
+  serve
+      ->add_option("--kv-events-config", flags->kv_events,
+                   "Tell routers over ZeroMQ which prefixes are cached here: JSON as vLLM's flag takes it, such as "
+                   "{\"endpoint\": \"tcp://*:5557\"} [off]")
       ->group(group);
   serve->add_flag("--log-requests", flags->api.log_requests, "A line on stderr for each request: times and counts")
       ->group(group);

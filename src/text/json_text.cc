@@ -17,8 +17,9 @@ constexpr uint64_t kRawNumberSubtype = 0x6e756d;
 
 // The parser's number type: long double reaches 1e4932, so that nlohmann's "number out of range" only meets absurd
 // spellings. The handler below never uses its value, only the source text beside it.
+using WideFloat = long double;  // NOLINT(google-runtime-float): its width may differ
 using WideJson = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t,
-                                      long double, std::allocator, nlohmann::adl_serializer, std::vector<uint8_t>>;
+                                      WideFloat, std::allocator, nlohmann::adl_serializer, std::vector<uint8_t>>;
 
 // Objects up to this size find a repeated key by looking through the keys, larger ones through a hash map.
 constexpr size_t kLinearKeys = 16;
@@ -60,7 +61,7 @@ class Builder {
   bool boolean(bool v) { return Add(Json(v)); }
   bool number_integer(int64_t v) { return Add(Json(v)); }
   bool number_unsigned(uint64_t v) { return Add(Json(v)); }
-  bool number_float(long double, const std::string& spelling) {
+  bool number_float(WideFloat, const std::string& spelling) {
     // An integer too long for 64 bits arrives here too.
     if (spelling.find_first_of(".eE") == std::string::npos) return Add(MakeRawNumber(spelling));
     return Add(MakeFloat(spelling));

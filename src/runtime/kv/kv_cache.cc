@@ -122,7 +122,7 @@ int64_t KvCache::Begin(int32_t index, KvSequence sequence) {
   slot.held.resize(layout_.groups.size());
   Found found = Find(&slot, prompt);
   if (found.known > found.tokens) slot.junction = found.known;
-  if (options_.store != nullptr) found.tokens = BringBack(&slot, found.tokens);
+  if (options_.store != nullptr) found.tokens = BringBack(&slot, prompt, found.tokens);
   slot.hashes.resize(static_cast<size_t>(found.tokens / layout_.resume_tokens));
   if (found.tokens > 0) Attach(index, found.tokens);
   return found.tokens;
@@ -180,14 +180,17 @@ bool KvCache::Restore(const Sha256Digest& hash, KvStore::Part part, int64_t posi
   return true;
 }
 
-int64_t KvCache::BringBack(Slot* slot, int64_t tokens) {
+int64_t KvCache::BringBack(Slot* slot, std::span<const int32_t> prompt, int64_t tokens) {
   if (tokens == 0) return 0;
   const int64_t size = layout_.resume_tokens;
   // All are held until the end, so that none makes room for another.
   std::vector<int32_t> held;
   const bool blocks = !layout_.groups.front().windowed();
   int64_t whole = 0;
-  while (whole < tokens && (!blocks || Restore(slot->hashes[whole / size], KvStore::Part::kBlock, whole, &held))) {
+  while (whole < tokens) {
+    const int64_t restored = stats_.restored;
+    if (blocks && !Restore(slot->hashes[whole / size], KvStore::Part::kBlock, whole, &held)) break;
+    if (stats_.restored > restored) TellStored(*slot, whole / size, prompt);
     whole += size;
   }
   for (; whole > 0; whole -= size) {
@@ -292,11 +295,12 @@ void KvCache::ForgetIfEmpty(int32_t index) {
 void KvCache::Evicted(int64_t tag) {
   ++stats_.evicted;
   const auto index = static_cast<int32_t>(tag / 2);
+  if (options_.events != nullptr && tag % 2 == 0) options_.events->Removed(prefixes_[index].hash);
   (tag % 2 == 1 ? prefixes_[index].tail : prefixes_[index].block) = BlockPool::kNoObject;
   ForgetIfEmpty(index);
 }
 
-void KvCache::KeepBlock(int32_t index, int64_t block) {
+void KvCache::KeepBlock(int32_t index, int64_t block, std::span<const int32_t> tokens) {
   const int32_t prefix = PrefixIndex(slots_[index].hashes[block]);
   if (prefixes_[prefix].block != BlockPool::kNoObject) return;  // another sequence was first
   gathered_.clear();
@@ -306,8 +310,16 @@ void KvCache::KeepBlock(int32_t index, int64_t block) {
   if (!gathered_.empty()) {
     prefixes_[prefix].block = pool_.Keep(gathered_, TagOf(prefix, false));
     Save(prefixes_[prefix].hash, KvStore::Part::kBlock, (block + 1) * layout_.resume_tokens);
+    TellStored(slots_[index], block, tokens);
   }
   ForgetIfEmpty(prefix);
+}
+
+void KvCache::TellStored(const Slot& slot, int64_t block, std::span<const int32_t> tokens) const {
+  if (options_.events == nullptr) return;
+  const auto size = static_cast<size_t>(layout_.resume_tokens);
+  const auto at = static_cast<size_t>(block);
+  options_.events->Stored(slot.hashes[at], at > 0 ? &slot.hashes[at - 1] : nullptr, tokens.subspan(at * size, size));
 }
 
 void KvCache::KeepTail(int32_t index, int64_t position) {
@@ -361,7 +373,7 @@ void KvCache::Commit(int32_t index, std::span<const int32_t> tokens, int64_t com
     const int64_t size = layout_.resume_tokens;
     for (int64_t end = (slot.computed / size + 1) * size; end <= computed; end += size) {
       slot.hashes.push_back(HashBlock(slot, end / size - 1, tokens));
-      KeepBlock(index, end / size - 1);
+      KeepBlock(index, end / size - 1, tokens);
       if (WantsTail(slot, end)) KeepTail(index, end);
     }
   }
@@ -388,6 +400,7 @@ void KvCache::End(int32_t index) {
 }
 
 void KvCache::ResetPrefixCache() {
+  if (options_.events != nullptr) options_.events->Cleared();
   for (size_t i = 0; i < prefixes_.size(); ++i) {
     Prefix& prefix = prefixes_[i];
     if (!prefix.used) continue;

@@ -27,6 +27,7 @@
 #include "base/sha256.h"
 #include "models/model.h"
 #include "runtime/kv/block_pool.h"
+#include "runtime/kv/kv_events.h"
 #include "runtime/kv/kv_store.h"
 
 namespace hadal::runtime {
@@ -36,7 +37,8 @@ struct KvCacheOptions {
   int64_t retention_interval = 4096;  // tokens, rounded up to resume points; 0: none of these tails
   // Enters every hash, so that hashes of another process, model or setting are never taken for ours. Empty: random.
   std::string hash_seed = {};
-  std::shared_ptr<KvStore> store = {};  // hash_seed is its own; null: prefixes end with the process
+  std::shared_ptr<KvStore> store = {};    // hash_seed is its own; null: prefixes end with the process
+  std::shared_ptr<KvEvents> events = {};  // is told of every block; null: nobody asks
 };
 
 // An image of a prompt: positions [offset, offset + length).
@@ -133,16 +135,18 @@ class KvCache {
   void ForgetIfEmpty(int32_t index);
   bool Known(const Sha256Digest& hash, KvStore::Part part) const;  // in memory or in the store
   // Reads what is only in the store of the prefix up to `tokens`; returns the last resume point that is in memory then.
-  int64_t BringBack(Slot* slot, int64_t tokens);
+  int64_t BringBack(Slot* slot, std::span<const int32_t> prompt, int64_t tokens);
   bool Restore(const Sha256Digest& hash, KvStore::Part part, int64_t position, std::vector<int32_t>* held);
   // The object's slabs as the store has them: the bytes of each that are used, one behind the other.
   void Save(const Sha256Digest& hash, KvStore::Part part, int64_t position);
   // The groups of an object's slabs, in their order.
   void GroupsOf(KvStore::Part part, int64_t position, std::vector<size_t>* groups) const;
   void Attach(int32_t index, int64_t tokens);
-  void KeepBlock(int32_t index, int64_t block);
+  void KeepBlock(int32_t index, int64_t block, std::span<const int32_t> tokens);
   void KeepTail(int32_t index, int64_t position);
   void DropTail(const Sha256Digest& hash);
+  // Tells that a block of the slot's prefix is in memory.
+  void TellStored(const Slot& slot, int64_t block, std::span<const int32_t> tokens) const;
   void Evicted(int64_t tag);
 
   models::Model* model_;

@@ -13,7 +13,7 @@ namespace {
 using text::Json;
 using text::OutputEvent;
 
-StreamFrame Frame(const char* type, Json data) {
+StreamFrame Frame(const char* type, const Json& data) {
   Json all = {{"type", type}};
   all.update(data);
   return {type, text::DumpJson(all)};

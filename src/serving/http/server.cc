@@ -25,7 +25,14 @@
 #include <csignal>
 #include <ctime>
 #include <exception>
+#include <optional>
+#include <type_traits>
 #include <utility>
+
+#if HADAL_TLS
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#endif
 
 #include "base/log.h"
 #include "base/status.h"
@@ -202,13 +209,29 @@ class QueuedExchange final : public Exchange {
   std::function<void()> on_gone_, cut_;
 };
 
-class Connection {
+#if HADAL_TLS
+using TlsStream = asio::ssl::stream<tcp::socket>;
+#endif
+
+// What the server must know of one.
+class AnyConnection {
  public:
-  Connection(tcp::socket socket, Shared* shared)
-      : socket_(std::move(socket)), timer_(socket_.get_executor()), shared_(*shared) {
+  virtual ~AnyConnection() = default;
+  // The server stops: a connection without a request ends.
+  virtual void Stop() = 0;
+};
+
+// Stream: tcp::socket or TlsStream.
+template <typename Stream>
+class Connection final : public AnyConnection {
+  static constexpr bool kTls = !std::is_same_v<Stream, tcp::socket>;
+
+ public:
+  Connection(Stream stream, Shared* shared)
+      : stream_(std::move(stream)), timer_(stream_.get_executor()), shared_(*shared) {
     ++shared_.connections;
   }
-  ~Connection() {
+  ~Connection() override {
     --shared_.connections;
     if (shared_.stopping && shared_.connections == 0 && shared_.on_idle) shared_.on_idle();
   }
@@ -217,28 +240,61 @@ class Connection {
 
   awaitable<void> Run() {
     error_code ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
-    socket_.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
+    socket().set_option(tcp::no_delay(true), ignored);
+    socket().set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
     buffer_.max_size(shared_.options.max_header_bytes + kMostPipelined);
-    while (co_await ServeOne()) {
+    if (co_await Greet()) {
+      while (co_await ServeOne()) {
+      }
+      co_await TakeLeave();
     }
-    socket_.shutdown(tcp::socket::shutdown_both, ignored);
-    socket_.close(ignored);
+    socket().shutdown(tcp::socket::shutdown_both, ignored);
+    socket().close(ignored);
   }
 
-  // The server stops: a connection without a request ends.
-  void Stop() {
+  void Stop() override {
     if (idle_) Cut();
   }
   void Cut() {
     error_code ignored;
-    socket_.close(ignored);
+    socket().close(ignored);
     timer_.cancel();
   }
 
  private:
   using Parser = http::request_parser<http::buffer_body>;
   enum class Read { kDone, kFailed, kTimeout, kTooLarge, kNoRoom };
+
+  tcp::socket& socket() {
+    if constexpr (kTls) {
+      return stream_.next_layer();
+    } else {
+      return stream_;
+    }
+  }
+
+  // TLS's handshake. False if the connection is over.
+  awaitable<bool> Greet() {
+    if constexpr (kTls) {
+      error_code error;
+      idle_ = true;
+      const bool in_time = co_await Timed(stream_.async_handshake(Stream::server, redirect_error(use_awaitable, error)),
+                                          Clock::now() + shared_.options.header_timeout);
+      idle_ = false;
+      co_return in_time && !error;
+    }
+    co_return true;
+  }
+
+  // TLS's word that the answer ends here because it is complete.
+  awaitable<void> TakeLeave() {
+    if constexpr (kTls) {
+      error_code ignored;
+      if (!socket().is_open()) co_return;
+      co_await Timed(stream_.async_shutdown(redirect_error(use_awaitable, ignored)), Clock::now() + kDiscardTime);
+    }
+    co_return;
+  }
 
   // One request and its answer. False if the connection is over.
   awaitable<bool> ServeOne() {
@@ -248,7 +304,7 @@ class Connection {
     parser.header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
     parser.body_limit(boost::none);  // looked at here, where the reply is made
     error_code error;
-    if (!co_await Timed(http::async_read_header(socket_, buffer_, parser, redirect_error(use_awaitable, error)),
+    if (!co_await Timed(http::async_read_header(stream_, buffer_, parser, redirect_error(use_awaitable, error)),
                         Clock::now() + shared_.options.header_timeout)) {
       co_return co_await Fail(408, "the header of the request took too long");
     }
@@ -265,7 +321,11 @@ class Connection {
     if (!parser.is_done()) {
       auto budget = std::make_shared<BodyBudget>(&shared_);
       const Read read = co_await ReadBody(&parser, budget.get(), &request, &error);
-      if (read != Read::kDone) co_return co_await FailBody(read, error);
+      if (read != Read::kDone) {
+        budget.reset();  // others need the room while the client takes its time
+        request.body = {};
+        co_return co_await FailBody(read, error);
+      }
       request.budget = std::move(budget);
     }
     co_return co_await Answer(std::move(request), !old);
@@ -301,7 +361,7 @@ class Connection {
 
   awaitable<void> ReadSome(error_code* error) {
     const size_t n =
-        co_await socket_.async_read_some(buffer_.prepare(kReadPiece), redirect_error(use_awaitable, *error));
+        co_await stream_.async_read_some(buffer_.prepare(kReadPiece), redirect_error(use_awaitable, *error));
     buffer_.commit(n);
   }
 
@@ -331,12 +391,12 @@ class Connection {
   }
 
   awaitable<void> ReadPiece(Parser* parser, error_code* error) {
-    co_await http::async_read_some(socket_, buffer_, *parser, redirect_error(use_awaitable, *error));
+    co_await http::async_read_some(stream_, buffer_, *parser, redirect_error(use_awaitable, *error));
   }
 
   awaitable<bool> Answer(HttpRequest request, bool chunked) {
     if (shared_.stopping) keep_open_ = false;
-    auto exchange = std::make_shared<QueuedExchange>(socket_.get_executor(), shared_.options.max_unsent_bytes,
+    auto exchange = std::make_shared<QueuedExchange>(stream_.get_executor(), shared_.options.max_unsent_bytes,
                                                      head_only_, chunked, !keep_open_);
     exchange->Attach([this] { Cut(); });
     const Detacher detacher(exchange.get());
@@ -368,10 +428,17 @@ class Connection {
       co_await ReadSome(&error);
       if (error) break;
     }
-    if (error && error != asio::error::eof) co_return;
+    if (error && !IsEnd(error)) co_return;
     // The client has closed its side, or all of it. A closed socket answers the probe with a reset.
-    if (error == asio::error::eof && !exchange->Probe()) co_return;
-    co_await socket_.async_wait(tcp::socket::wait_error, redirect_error(use_awaitable, error));
+    if (error && !exchange->Probe()) co_return;
+    co_await socket().async_wait(tcp::socket::wait_error, redirect_error(use_awaitable, error));
+  }
+
+  static bool IsEnd(const error_code& error) {
+#if HADAL_TLS
+    if (kTls && error == asio::ssl::error::stream_truncated) return true;
+#endif
+    return error == asio::error::eof;
   }
 
   // Writes what the exchange has until the answer is complete, or cannot be delivered.
@@ -393,10 +460,10 @@ class Connection {
     while (!bytes.empty()) {
       const std::string_view piece = bytes.substr(0, kWritePiece);
       error_code error;
-      asio::steady_timer timer(socket_.get_executor(), shared_.options.write_timeout);
+      asio::steady_timer timer(stream_.get_executor(), shared_.options.write_timeout);
       error_code ignored;
       const auto first =
-          co_await (asio::async_write(socket_, asio::buffer(piece), redirect_error(use_awaitable, error)) ||
+          co_await (asio::async_write(stream_, asio::buffer(piece), redirect_error(use_awaitable, error)) ||
                     timer.async_wait(redirect_error(use_awaitable, ignored)));
       if (first.index() != 0 || error) co_return false;
       bytes.remove_prefix(piece.size());
@@ -407,7 +474,7 @@ class Connection {
 
   awaitable<bool> Refuse(HttpReply reply, bool body_follows) {
     const bool close = body_follows || !keep_open_ || shared_.stopping;
-    QueuedExchange exchange(socket_.get_executor(), 0, head_only_, true, close);
+    QueuedExchange exchange(stream_.get_executor(), 0, head_only_, true, close);
     exchange.Send(std::move(reply));
     if (!co_await WriteAll(exchange.Take())) co_return false;
     if (body_follows) co_await Discard();
@@ -447,7 +514,7 @@ class Connection {
   // Reads what is still coming of a body, so that the client sees the reply and not a reset connection.
   awaitable<void> Discard() {
     error_code error;
-    socket_.shutdown(tcp::socket::shutdown_send, error);
+    if constexpr (!kTls) socket().shutdown(tcp::socket::shutdown_send, error);
     const Clock::time_point deadline = Clock::now() + kDiscardTime;
     size_t read = 0;
     while (read < kMostDiscarded && !error) {
@@ -457,7 +524,7 @@ class Connection {
     }
   }
 
-  tcp::socket socket_;
+  Stream stream_;
   asio::steady_timer timer_;
   Shared& shared_;
   boost::beast::flat_buffer buffer_;
@@ -476,6 +543,7 @@ class BeastServer final : public HttpServer {
   }
 
   absl::Status Bind() {
+    HADAL_RETURN_IF_ERROR(ReadCertificate());
     error_code error;
     const asio::ip::address address = asio::ip::make_address(options_.host, error);
     if (error) return InvalidArgument("--host: expected an IP address, found {}", options_.host);
@@ -490,6 +558,31 @@ class BeastServer final : public HttpServer {
     }
     return absl::OkStatus();
   }
+
+#if HADAL_TLS
+  absl::Status ReadCertificate() {
+    if (options_.tls_cert_file.empty()) return absl::OkStatus();
+    tls_.emplace(asio::ssl::context::tls_server);
+    SSL_CTX_set_min_proto_version(tls_->native_handle(), TLS1_2_VERSION);
+    error_code error;
+    tls_->use_certificate_chain_file(options_.tls_cert_file, error);
+    if (error) {
+      return InvalidArgument("{}: expected a chain of certificates in PEM: {}", options_.tls_cert_file,
+                             error.message());
+    }
+    tls_->use_private_key_file(options_.tls_key_file, asio::ssl::context::pem, error);
+    if (error) {
+      return InvalidArgument("{}: expected the certificate's private key in PEM: {}", options_.tls_key_file,
+                             error.message());
+    }
+    return absl::OkStatus();
+  }
+#else
+  absl::Status ReadCertificate() const {
+    if (options_.tls_cert_file.empty()) return absl::OkStatus();
+    return absl::UnimplementedError("this build of hadal has no TLS (HADAL_TLS)");
+  }
+#endif
 
   int port() const override {
     error_code ignored;
@@ -531,7 +624,7 @@ class BeastServer final : public HttpServer {
         return;
       }
       shared_.on_idle = [this] { io_.stop(); };
-      for (Connection* connection : connections_) connection->Stop();
+      for (AnyConnection* connection : connections_) connection->Stop();
       stop_timer_.expires_after(most);
       stop_timer_.async_wait([this](const error_code&) { io_.stop(); });
     });
@@ -554,12 +647,19 @@ class BeastServer final : public HttpServer {
         TurnAway(&socket);
         continue;
       }
+#if HADAL_TLS
+      if (tls_) {
+        asio::co_spawn(io_, Serve(TlsStream(std::move(socket), *tls_)), asio::detached);
+        continue;
+      }
+#endif
       asio::co_spawn(io_, Serve(std::move(socket)), asio::detached);
     }
   }
 
-  awaitable<void> Serve(tcp::socket socket) {
-    Connection connection(std::move(socket), &shared_);
+  template <typename Stream>
+  awaitable<void> Serve(Stream stream) {
+    Connection<Stream> connection(std::move(stream), &shared_);
     connections_.push_back(&connection);
     try {
       co_await connection.Run();
@@ -567,11 +667,12 @@ class BeastServer final : public HttpServer {
       // Out of memory, or a fault of ours: it ends this connection and no other.
       spdlog::error("a connection failed: {}", error.what());
     }
-    std::erase(connections_, &connection);
+    std::erase(connections_, static_cast<AnyConnection*>(&connection));
   }
 
-  // A reply that surely fits into the empty buffer of a new socket.
+  // A reply that surely fits into the empty buffer of a new socket. With TLS there is none: it would take a handshake.
   void TurnAway(tcp::socket* socket) {
+    if (!options_.tls_cert_file.empty()) return;
     HttpReply reply = shared_.handler->Fault(503, "too many connections: try again later");
     const std::string text =
         HeadText(reply, true) + fmt::format("Content-Length: {}\r\n\r\n{}", reply.body.size(), reply.body);
@@ -592,8 +693,11 @@ class BeastServer final : public HttpServer {
 
   // Connections end with io_, and look at what stands before it.
   const HttpServerOptions options_;
-  std::vector<Connection*> connections_;
+  std::vector<AnyConnection*> connections_;
   Shared shared_{options_};
+#if HADAL_TLS
+  std::optional<asio::ssl::context> tls_;  // connections use it
+#endif
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::signal_set signals_;

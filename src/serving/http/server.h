@@ -17,6 +17,8 @@ namespace hadal::serving {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0: any that is free
+  // PEM files of the certificate, with those that vouch for it behind, and of its key; without them there is no TLS.
+  std::string tls_cert_file = {}, tls_key_file = {};
 
   size_t max_header_bytes = size_t{64} << 10;
   size_t max_body_bytes = size_t{64} << 20;
@@ -37,7 +39,8 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  // Binds and listens. InvalidArgument for a host that is no address, Unavailable for one that cannot be had.
+  // Binds and listens. InvalidArgument for a host that is no address and for files that are no certificate and key,
+  // Unavailable for an address that cannot be had, Unimplemented for TLS in a build without it.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(const HttpServerOptions& options);
   virtual ~HttpServer() = default;
 

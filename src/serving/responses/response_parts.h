@@ -29,8 +29,8 @@ class ItemReader {
  public:
   explicit ItemReader(ChatBody* chat) : chat_(chat) {}
 
-  // `path`: of the item in the client's body. InvalidArgument for what has no place in a chat.
-  absl::Status Add(const text::Json& item, const std::string& path);
+  // `path`: of the item `json` in the client's body. InvalidArgument for what has no place in a chat.
+  absl::Status Add(const text::Json& json, const std::string& path);
   void Finish();
 
  private:

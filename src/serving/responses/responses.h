@@ -21,10 +21,10 @@
 
 namespace hadal::serving {
 
-// The body of POST /v1/responses. `store` may be null; `owner`: whose request it is, for the store. The job has one
-// request. Errors: InvalidArgument, as ParseChatCompletion, beginning with the path of the field at fault; NotFound for
-// an unknown previous_response_id; Unimplemented for background, prompt and conversation.
-absl::StatusOr<Job> ParseResponses(const text::Json& body, const runtime::Engine& engine,
+// `json`: the body of POST /v1/responses. `store` may be null; `owner`: whose request it is, for the store. The job has
+// one request. Errors: InvalidArgument, as ParseChatCompletion, beginning with the path of the field at fault; NotFound
+// for an unknown previous_response_id; Unimplemented for background, prompt and conversation.
+absl::StatusOr<Job> ParseResponses(const text::Json& json, const runtime::Engine& engine,
                                    const ParseOptions& options = {}, ResponseStore* store = nullptr,
                                    const std::string& owner = "");
 

@@ -208,7 +208,7 @@ absl::StatusOr<Job> ParseWhatFits(const Fields& body, const History& history, co
 }
 
 Json Repeated(const Fields& body, const Job& job, const std::string& truncation) {
-  const auto given = [&](const char* name, Json otherwise) { return body.Has(name) ? body[name] : otherwise; };
+  const auto given = [&](const char* name, const Json& otherwise) { return body.Has(name) ? body[name] : otherwise; };
   const auto inside = [&](const char* name, const char* member) {
     return body.Has(name) ? body[name].value(member, Json()) : Json();
   };

@@ -129,15 +129,15 @@ class ResponsesStream : public StreamEncoder {
   }
 
   // An event of the open item. Texts stand in its only part.
-  void EmitInside(const char* type, Json data) {
+  void EmitInside(const char* type, const Json& data) {
     Json all = {{"item_id", id_}, {"output_index", output_.size()}};
     if (open_ != Item::kCall) all["content_index"] = 0;
     all.update(data);
     // The clients' types have them in events of text.
     if (open_ == Item::kMessage && !data.contains("part")) all["logprobs"] = Json::array();
-    Emit(type, std::move(all));
+    Emit(type, all);
   }
-  void Emit(const char* type, Json data) {
+  void Emit(const char* type, const Json& data) {
     Json all = {{"type", type}, {"sequence_number", sequence_++}};
     all.update(data);
     frames_.push_back({type, text::DumpJson(all)});

@@ -10,7 +10,8 @@ using nlohmann::json;
 
 json RunBench(const std::string& mode, std::vector<std::string> more) {
   std::vector<std::string> args = {"bench", mode,          BundledModel(), "--max-model-len", "2048", "--threads",
-                                   "1",     "--input-len", "40",           "--output-len",    "12",   "--json"};
+                                   "1",     "--input-len", "40",           "--json"};
+  if (mode != "prefix") args.insert(args.end(), {"--output-len", "12"});
   args.insert(args.end(), more.begin(), more.end());
   const CliResult result = RunHadal(args);
   EXPECT_EQ(result.code, 0) << result.err;
@@ -73,7 +74,9 @@ TEST(Bench, DraftsThatHold) {
 
 TEST(Bench, WhatCannotBeIsRefused) {
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--draft-acceptance", "1"}), 2, "draft-acceptance");
-  ExpectFailure(RunHadal({"bench", "nothing", BundledModel()}), 2, "MODE");
+  ExpectFailure(RunHadal({"bench", "nothing", BundledModel()}), 2, "nothing");
+  ExpectFailure(RunHadal({"bench"}), 2, "subcommand");
+  ExpectFailure(RunHadal({"bench", "prefix", BundledModel(), "--request-rate", "1"}), 2, "request-rate");
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--request-rate", "0"}), 2, "request-rate");
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--max-model-len", "64", "--input-len", "70"}), 6,
                 "the prompt has 70 tokens");

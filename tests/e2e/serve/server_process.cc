@@ -11,9 +11,10 @@ namespace hadal::test {
 
 ServerProcess::ServerProcess(const std::vector<std::string>& args) {
   std::signal(SIGPIPE, SIG_IGN);
-  std::vector<std::string> all = {"serve", BundledModel(), "--port", "0", "--threads", "1", "--max-num-seqs", "4"};
-  if (std::find(args.begin(), args.end(), "--max-model-len") == args.end()) {
-    all.insert(all.end(), {"--max-model-len", "2048"});
+  std::vector<std::string> all = {"serve", BundledModel(), "--port", "0"};
+  for (const auto& [flag, value] :
+       {std::pair("--threads", "1"), {"--max-num-seqs", "4"}, {"--max-model-len", "2048"}}) {
+    if (std::find(args.begin(), args.end(), flag) == args.end()) all.insert(all.end(), {flag, value});
   }
   all.insert(all.end(), args.begin(), args.end());
   int in[2], out[2];

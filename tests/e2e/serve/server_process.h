@@ -25,6 +25,7 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   int port() const { return port_; }
+  pid_t pid() const { return pid_; }
   void Signal(int number) const;
   // The exit code; 1000 + signal if one ended it.
   int Wait();

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
 
 #include "paged_fake_model.h"
 
@@ -207,6 +210,62 @@ TEST_F(KvCacheTest, ATailThatIsGoneMakesTheHitShorterOrNone) {
     EXPECT_LE(found, 96);
     EXPECT_EQ(cache_->available(), slabs);
   }
+}
+
+// Notes as text: "+3<2" is block 3 behind block 2.
+class Notes : public KvEvents {
+ public:
+  void Stored(const Sha256Digest& hash, const Sha256Digest* parent, std::span<const int32_t> tokens) override {
+    known_[hash] = tokens[0];
+    list.push_back("+" + std::to_string(tokens[0]) +
+                   (parent != nullptr ? "<" + std::to_string(known_.at(*parent)) : ""));
+    EXPECT_EQ(tokens.size(), 16u);
+    EXPECT_EQ(tokens[15], tokens[0] + 15);
+  }
+  void Removed(const Sha256Digest& hash) override { list.push_back("-" + std::to_string(known_.at(hash))); }
+  void Cleared() override { list.emplace_back("0"); }
+
+  std::vector<std::string> list;
+
+ private:
+  std::map<Sha256Digest, int32_t> known_;
+};
+
+TEST_F(KvCacheTest, TellsOfEveryBlockOnce) {
+  const auto notes = std::make_shared<Notes>();
+  KvCacheOptions options;
+  options.events = notes;
+  Make(400, options);
+  Serve(Tokens(40, 100));
+  EXPECT_EQ(notes->list, (std::vector<std::string>{"+100", "+116<100"}));
+  Serve(Tokens(40, 100));
+  Serve(Tokens(56, 100));
+  EXPECT_EQ(notes->list, (std::vector<std::string>{"+100", "+116<100", "+132<116"}));
+  cache_->ResetPrefixCache();
+  EXPECT_EQ(notes->list.back(), "0");
+  Serve(Tokens(40, 100));
+  EXPECT_EQ(std::count(notes->list.begin(), notes->list.end(), "+100"), 2);
+}
+
+TEST_F(KvCacheTest, TellsOfBlocksThatAreGivenUp) {
+  const auto notes = std::make_shared<Notes>();
+  KvCacheOptions options;
+  options.events = notes;
+  Make(100, options);
+  for (int32_t i = 0; i < 30; ++i) Serve(Tokens(40, 100 * (i + 1)));
+  // Those that are there are those of which more was told than taken back.
+  std::map<std::string, int> there;
+  for (const std::string& note : notes->list) {
+    const std::string block = note.substr(1, note.find('<') - 1);
+    there[block] += note[0] == '+' ? 1 : -1;
+    EXPECT_GE(there[block], 0) << note;
+  }
+  EXPECT_GT(cache_->stats().evicted, 0);
+  for (int32_t i = 0; i < 30; ++i) {
+    if (cache_->CachedTokens({.prompt = Tokens(40, 100 * (i + 1))}) == 0) continue;
+    EXPECT_EQ(there[std::to_string(100 * (i + 1))], 1);
+  }
+  EXPECT_EQ(there["100"], 0);
 }
 
 }  // namespace
