@@ -8,7 +8,7 @@ export JOBS
 HADAL = build/release/bin/hadal
 MODEL = models/tiny-v4-vision
 
-.PHONY: help deps deps-dev build demo test lint format bench install clean debug asan tsan soak fuzz static cuda hip
+.PHONY: help deps deps-dev build demo test test-clients lint format bench install clean debug asan tsan soak fuzz static cuda hip
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -32,6 +32,10 @@ demo: deps ## build, then answer a question and read an image with the bundled m
 
 test: build ## build, then run all tests
 	@tools/run-tests build/release
+
+test-clients: deps ## build, then test the server with OpenAI's and Anthropic's packages and the page in Chromium
+	@tools/build release hadal
+	@tools/test-clients $(HADAL)
 
 lint: deps-dev ## formatting and clang-tidy, warnings are errors
 	@tools/check-format

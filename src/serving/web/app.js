@@ -61,20 +61,29 @@ function headers() {
 }
 
 async function errorOf(response) {
+  if (response.status === 401) return new Error('The server asks for an API key: see Settings');
   let message = '';
   try { message = (await response.json())?.error?.message ?? ''; } catch { /* no body of ours */ }
-  if (response.status === 401) message = message || 'The server asks for an API key: see Settings.';
   return new Error(message || `The server answered ${response.status} ${response.statusText}`);
 }
 
-async function connect() {
+function askForKey() {
+  $('key-error').textContent = $('api-key').value.trim() ? 'The server does not know this key' : 'The server asks for a key';
+  openSettings();
+  $('api-key').focus();
+}
+
+// Finds out what model answers; true if there is one. With `ask`, a key that is missing or wrong is asked for.
+async function connect(ask) {
   try {
     const response = await fetch('v1/models', {headers: headers()});
+    if (response.status === 401 && ask) askForKey();
     if (!response.ok) throw await errorOf(response);
     const served = (await response.json()).data?.[0];
     if (!served) throw new Error('The server has no model');
     model = served.id;
     $('model').textContent = model;
+    $('key-error').textContent = '';
     $('model').title = served.max_model_len ? `${model}, context of ${served.max_model_len.toLocaleString()} tokens` : model;
     $('attach').hidden = served.capabilities?.vision !== true;
     document.title = `${model} · hadal`;
@@ -335,13 +344,15 @@ async function answer() {
   setRunning(null);
   const said = shown.content || shown.calls.length;
   chat.push({role: 'assistant', message: said ? shown.message() : null, element: shown.element});
-  if (shown.finish === 'tool_calls' && !error) askForResults(shown);
+  // Who is reading elsewhere on the page stays there.
+  const free = document.activeElement === document.body || $('composer').contains(document.activeElement);
+  const result = shown.finish === 'tool_calls' && !error ? askForResults(shown) : undefined;
+  if (free) (result ?? prompt).focus();
   follow(was);
   announce(error ? `Error: ${error.message}` : controller.signal.aborted ? 'Stopped' : 'The answer is complete');
-  prompt.focus();
 }
 
-// The user plays the tools: the results go back once each call has one.
+// The user plays the tools: the results go back once each call has one. Gives the first field for one.
 function askForResults(shown) {
   const fields = shown.calls.map((call, i) => {
     const input = make('input', {type: 'text', required: true, id: `result-${Date.now()}-${i}`});
@@ -361,7 +372,7 @@ function askForResults(shown) {
     });
     answer();
   };
-  fields[0]?.focus();
+  return fields[0];
 }
 
 function failBefore(message) {
@@ -440,14 +451,16 @@ async function addFiles(files) {
 // ---- Events.
 
 function fitPrompt() {
+  const was = nearEnd();
   prompt.style.height = 'auto';
   prompt.style.height = `${prompt.scrollHeight + 2}px`;
+  follow(was);
 }
 
 async function submit() {
   const text = prompt.value.trim();
   if (running || (!text && !images.length)) return;
-  if (!model && !(await connect())) return announce($('model').textContent);
+  if (!model && !(await connect(true))) return announce($('model').textContent);
   addUser(text, images);
   images = [];
   showImages();
@@ -466,16 +479,24 @@ function newChat() {
 }
 
 function openSettings() {
-  $('settings').showModal();
+  if (!$('settings').open) $('settings').showModal();
+}
+
+function closedSettings() {
+  const newKey = $('api-key').value !== (recall(sessionStorage, 'hadal.key') ?? '');
+  saveSettings();
+  connect(newKey);
+  prompt.focus();
 }
 
 $('composer').addEventListener('submit', (e) => { e.preventDefault(); submit(); });
 $('stop').addEventListener('click', () => running?.abort());
 $('new-chat').addEventListener('click', newChat);
 $('open-settings').addEventListener('click', openSettings);
-$('tools').addEventListener('change', showToolsError);
+// While the text is left for the button below it, nothing may move: a click that began would miss.
+$('tools').addEventListener('input', () => { if ($('tools-error').textContent) showToolsError(); });
 $('settings-form').addEventListener('submit', (e) => { if (showToolsError()) { e.preventDefault(); $('tools').focus(); } });
-$('settings').addEventListener('close', () => { saveSettings(); connect(); prompt.focus(); });
+$('settings').addEventListener('close', closedSettings);
 $('thinking').addEventListener('change', saveSettings);
 $('attach').addEventListener('click', () => $('files').click());
 $('files').addEventListener('change', async (e) => { await addFiles([...e.target.files]); e.target.value = ''; prompt.focus(); });
@@ -513,4 +534,4 @@ document.addEventListener('drop', (e) => {
 
 loadSettings();
 fitPrompt();
-connect();
+connect(true);
