@@ -111,22 +111,21 @@ absl::StatusOr<std::optional<MappedName>> WeightMap::Apply(std::string_view orig
   if (!rules_.idempotent && LooksMapped(original)) {
     return FailedPrecondition("weight map: \"{}\" has been mapped already", original);
   }
-  const std::optional<MappedName> dropped;
   MappedName mapped{.name = std::string(original), .shard = std::nullopt};
   std::string& name = mapped.name;
   for (const MapRule& rule : rules_.rename) {
     if (name != rule.from) continue;
-    if (!rule.to.has_value()) return dropped;
+    if (!rule.to.has_value()) return std::optional<MappedName>();
     name = *rule.to;
   }
   for (size_t i = 0; i < rules_.regex.size(); ++i) {
     HADAL_ASSIGN_OR_RETURN(const bool matched, Substitute(regexes_[i]->code, rules_.regex[i], &name));
-    if (matched && !rules_.regex[i].to.has_value()) return dropped;
+    if (matched && !rules_.regex[i].to.has_value()) return std::optional<MappedName>();
   }
   for (const MapRule& rule : rules_.substring) {
     const size_t at = name.find(rule.from);
     if (at == std::string::npos) continue;
-    if (!rule.to.has_value()) return dropped;
+    if (!rule.to.has_value()) return std::optional<MappedName>();
     name.replace(at, rule.from.size(), *rule.to);
   }
   for (const StackedRule& rule : rules_.stacked) {
@@ -137,12 +136,12 @@ absl::StatusOr<std::optional<MappedName>> WeightMap::Apply(std::string_view orig
   }
   for (const MapRule& rule : rules_.prefix) {
     if (!StartsWith(name, rule.from)) continue;
-    if (!rule.to.has_value()) return dropped;
+    if (!rule.to.has_value()) return std::optional<MappedName>();
     name.replace(0, rule.from.size(), *rule.to);
   }
   for (const MapRule& rule : rules_.suffix) {
     if (!EndsWith(name, rule.from)) continue;
-    if (!rule.to.has_value()) return dropped;
+    if (!rule.to.has_value()) return std::optional<MappedName>();
     name.replace(name.size() - rule.from.size(), rule.from.size(), *rule.to);
   }
   return std::optional<MappedName>(std::move(mapped));

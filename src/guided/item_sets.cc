@@ -9,8 +9,7 @@
 namespace hadal::guided {
 namespace {
 
-// A matcher's memory for sets: compaction is tried above the first, and the second is the end.
-constexpr size_t kCompactionBytes = 16u << 20;
+// A matcher's memory for sets: compaction is tried above kCompactionBytes, and this is the end.
 constexpr size_t kMaxBytes = 64u << 20;
 
 }  // namespace
@@ -31,8 +30,7 @@ bool ItemSets::Equal::operator()(SetId a, SetId b) const {
 ItemSets::ItemSets(const Automaton& automaton)
     : automaton_(automaton),
       num_classes_(static_cast<size_t>(automaton.num_classes)),
-      index_(0, Hash{this}, Equal{this}),
-      compaction_threshold_(kCompactionBytes) {
+      index_(0, Hash{this}, Equal{this}) {
   Clear();
 }
 

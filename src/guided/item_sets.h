@@ -108,6 +108,8 @@ class ItemSets {
     bool operator()(SetId a, SetId b) const;
   };
 
+  static constexpr size_t kCompactionBytes = 16u << 20;
+
   static bool IsSet(SetId origin) { return origin < kUnknownOrigin; }
   template <typename T>
   static std::span<const T> Of(const std::vector<T>& pool, Slice slice) {
@@ -135,7 +137,7 @@ class ItemSets {
   absl::flat_hash_set<SetId, Hash, Equal> index_;
   SetId start_ = kDead;
   uint64_t work_left_ = 0;
-  size_t compaction_threshold_;
+  size_t compaction_threshold_ = kCompactionBytes;
   bool exhausted_ = false;
   uint64_t compactions_ = 0;
 

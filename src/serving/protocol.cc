@@ -1,6 +1,5 @@
 #include "serving/protocol.h"
 
-#include "base/status.h"
 #include "serving/anthropic/messages.h"
 #include "serving/openai/stream.h"
 #include "serving/openai/tokenize.h"
@@ -18,9 +17,6 @@ text::Json BuildMessageOf(const Job& job, const std::vector<GenerateResult>& res
 }
 std::unique_ptr<StreamEncoder> EncodeMessage(const Job& job, const Vocabulary& /*unused*/) {
   return MakeMessagesStream(job);
-}
-text::Json MessagesError(int http_status, const absl::Status& status) {
-  return MessagesErrorBody(http_status, Message(status));
 }
 absl::StatusOr<Job> ParseResponsesBody(const text::Json& body, const Engine& engine, const ParseOptions& options) {
   return ParseResponses(body, engine, options);
@@ -52,12 +48,12 @@ constexpr Endpoint kEndpoints[] = {
      .parse = ParseMessages,
      .build = BuildMessageOf,
      .encode = EncodeMessage,
-     .error = MessagesError,
+     .error = MessagesErrorBody,
      .keep_alive = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
      .takes_x_api_key = true},
     {.path = "/v1/messages/count_tokens",
      .answer = CountMessageTokens,
-     .error = MessagesError,
+     .error = MessagesErrorBody,
      .takes_x_api_key = true},
     {.path = "/tokenize", .answer = Tokenize, .error = ErrorBody},
     {.path = "/v1/tokenize", .answer = Tokenize, .error = ErrorBody},

@@ -105,7 +105,7 @@ test('the tool runner', async () => {
     return weather.result;
   };
   const runner = client.beta.messages.toolRunner(
-    {...silent, messages: [user(weather.question)], tools: [{...tool, run, parse: (input) => input}], thread: false});
+    {...silent, messages: [user(weather.question)], tools: [{...tool, run, parse: (input) => input}]});
   const message = await runner;
   assert.deepEqual(message.content, [{type: 'text', text: weather.answer}]);
   assert.deepEqual(asked, [weather.input]);

@@ -204,7 +204,10 @@ test('errors are the classes of the package', async () => {
   await assert.rejects(ask({messages: [user([elsewhere])]}), (e) => e instanceof OpenAI.BadRequestError &&
     e.param === 'messages[0].content[0].image_url.url');
   await assert.rejects(ask({model: 'nobody'}), (e) => e instanceof OpenAI.NotFoundError &&
-    e.message === '404 The model `nobody` does not exist.');
+    e.param === 'model' && e.message === '404 The model `nobody` does not exist.');
+  const nonsense = {type: 'json_schema', json_schema: {name: 'x', schema: {type: 'nonsense'}}};
+  await assert.rejects(ask({response_format: nonsense}), (e) => e instanceof OpenAI.BadRequestError &&
+    e.param === 'response_format');
   await assert.rejects(() => client.models.retrieve('nobody'), OpenAI.NotFoundError);
 });
 

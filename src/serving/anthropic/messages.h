@@ -41,6 +41,7 @@ StreamFrame MessagesPing();
 
 // {"type": "error", "error": {"type", "message"}}.
 text::Json MessagesErrorBody(const absl::Status& status);
+text::Json MessagesErrorBody(int http_status, const absl::Status& status);
 text::Json MessagesErrorBody(int http_status, std::string_view message);
 
 }  // namespace hadal::serving

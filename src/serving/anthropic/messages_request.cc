@@ -88,6 +88,12 @@ absl::Status AddOutputConfig(const Fields& body, ChatBody* chat) {
 absl::StatusOr<ChatBody> ReadBody(const Json& json) {
   if (!json.is_object()) return InvalidArgument("expected an object, found {}", Describe(json));
   const Fields body(json);
+  if (body.Has("thread")) {
+    // Taken for a conversation of its own, what continues one would be answered without what was said before.
+    absl::Status status = InvalidArgument("thread: conversations are not kept here; send all messages");
+    status.SetPayload(kCodePayload, absl::Cord("thread_unsupported_request"));
+    return status;
+  }
   ChatBody chat(body);
   HADAL_RETURN_IF_ERROR(AddMessages(body, &chat));
   HADAL_RETURN_IF_ERROR(AddTools(body, &chat));

@@ -117,6 +117,15 @@ Json MessagesErrorBody(int http_status, std::string_view message) {
   return {{"type", "error"}, {"error", {{"type", ErrorType(http_status)}, {"message", message}}}};
 }
 
-Json MessagesErrorBody(const absl::Status& status) { return MessagesErrorBody(HttpStatus(status), Message(status)); }
+Json MessagesErrorBody(int http_status, const absl::Status& status) {
+  Json body = MessagesErrorBody(http_status, Message(status));
+  // With this clients go on without a thread.
+  if (const auto code = status.GetPayload(kCodePayload); code == "thread_unsupported_request") {
+    body["error"]["details"] = {{"error_code", std::string(*code)}, {"unsupported", {"thread"}}};
+  }
+  return body;
+}
+
+Json MessagesErrorBody(const absl::Status& status) { return MessagesErrorBody(HttpStatus(status), status); }
 
 }  // namespace hadal::serving

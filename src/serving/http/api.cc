@@ -51,7 +51,9 @@ absl::Status CheckModel(const Json& body, const std::vector<std::string>& names)
   if (!body.is_object() || !body.contains("model") || !body["model"].is_string()) return absl::OkStatus();
   const auto& name = body["model"].get_ref<const std::string&>();
   if (std::find(names.begin(), names.end(), name) != names.end()) return absl::OkStatus();
-  return NotFound("The model `{}` does not exist.", name);
+  absl::Status status = NotFound("The model `{}` does not exist.", name);
+  status.SetPayload(kParamPayload, absl::Cord("model"));
+  return status;
 }
 
 }  // namespace
@@ -113,6 +115,7 @@ HttpReply Api::Fault(int status, std::string_view message) {
 
 HttpReply Api::Finished(HttpReply reply, const HttpRequest& request, const std::string& id) const {
   reply.headers.emplace_back("X-Request-Id", id);
+  reply.headers.emplace_back("Request-Id", id);  // where Anthropic's clients look
   if (options_.cors_origins.empty()) return reply;
   const std::vector<std::string>& allowed = options_.cors_origins;
   const bool all = std::find(allowed.begin(), allowed.end(), "*") != allowed.end();
@@ -121,7 +124,7 @@ HttpReply Api::Finished(HttpReply reply, const HttpRequest& request, const std::
   if (origin.size() != 1) return reply;
   if (!all && std::find(allowed.begin(), allowed.end(), origin[0]) == allowed.end()) return reply;
   reply.headers.emplace_back("Access-Control-Allow-Origin", all ? "*" : std::string(origin[0]));
-  reply.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  reply.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After");
   return reply;
 }
 

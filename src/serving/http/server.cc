@@ -25,6 +25,7 @@
 #include <csignal>
 #include <ctime>
 #include <exception>
+#include <future>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -606,12 +607,15 @@ class BeastServer final : public HttpServer {
   void Work(std::function<void()> function) override { asio::post(workers_, std::move(function)); }
 
   void OnSignal(std::function<void()> function) override {
-    Post([this, function = std::move(function)] {
+    std::promise<void> added;
+    Post([&] {
       error_code ignored;
       signals_.add(SIGINT, ignored);
       signals_.add(SIGTERM, ignored);
       asio::co_spawn(io_, Signals(function), asio::detached);
+      added.set_value();
     });
+    added.get_future().wait();
   }
 
   void Stop(std::chrono::milliseconds most) override {

@@ -50,7 +50,7 @@ class HttpServer {
   // From any thread: runs it on the server's thread, or on one of the workers.
   virtual void Post(std::function<void()> function) = 0;
   virtual void Work(std::function<void()> function) = 0;
-  // From any thread: each signal of SIGINT and SIGTERM from now on, on the server's thread.
+  // From any other thread, while it runs: each signal of SIGINT and SIGTERM from the return on, on the server's thread.
   virtual void OnSignal(std::function<void()> function) = 0;
   // From any thread: connections end behind the answer that they are at, and no new ones are taken. Run returns when
   // all have ended, or at the deadline.

@@ -3,8 +3,7 @@
 //
 // Errors are InvalidArgument for everything that is wrong with a body, also for what is not supported: clients try
 // again after an answer of the 500 class. A message begins with the path of the field at fault: "messages[0].role:
-// expected
-// ..., found ...".
+// expected ..., found ...".
 #pragma once
 
 #include <cstddef>
@@ -97,6 +96,10 @@ text::Json BuildCompletion(const Job& job, const std::vector<runtime::GenerateRe
 // Whichever the job is of.
 text::Json BuildAnswer(const Job& job, const std::vector<runtime::GenerateResult>& results,
                        const std::shared_ptr<const text::Tokenizer>& tokenizer);
+
+// Of a status whose error has a code of its own, and of one whose message does not begin with the field at fault.
+inline constexpr char kCodePayload[] = "hadal.serving/code";
+inline constexpr char kParamPayload[] = "hadal.serving/param";
 
 // The status line's number for an error: 400 for what is wrong with a request (a prompt that never fits into the cache
 // included), 429 when too many are waiting, 499 for one that was given up, 404, 500.

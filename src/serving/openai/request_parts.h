@@ -58,7 +58,4 @@ absl::StatusOr<text::ThinkingChoice> ReadThinking(const Fields& body, const runt
 // Of a wall clock.
 int64_t UnixSeconds();
 
-// Of a status whose error has a code of its own.
-inline constexpr char kCodePayload[] = "hadal.serving/code";
-
 }  // namespace hadal::serving

@@ -211,10 +211,14 @@ Json ErrorBody(const absl::Status& status) { return ErrorBody(HttpStatus(status)
 
 Json ErrorBody(int http_status, const absl::Status& status) {
   const std::string_view message = hadal::Message(status);
-  const std::string_view param = ParamOf(message);
+  Json param;
+  if (const auto named = status.GetPayload(kParamPayload)) {
+    param = std::string(*named);
+  } else if (const std::string_view path = ParamOf(message); !path.empty()) {
+    param = path;
+  }
   const auto code = status.GetPayload(kCodePayload);
-  return ErrorBody(http_status, message, param.empty() ? Json() : Json(param),
-                   code.has_value() ? Json(std::string(*code)) : Json());
+  return ErrorBody(http_status, message, param, code.has_value() ? Json(std::string(*code)) : Json());
 }
 
 }  // namespace hadal::serving

@@ -25,8 +25,9 @@ using serving::HttpServerOptions;
 
 inline constexpr const char* kComment = ": still here\n\n";
 
-// Echoes bodies. /hold: keeps the exchange for the test; /stream: the same, with its stream begun; /large: an answer of
-// 64 MiB; /words: a stream of the words of its body, from a worker; /throw: fails as a handler without memory would.
+// Echoes bodies. /hold: keeps the exchange and the request for the test; /stream: the same, with its stream begun;
+// /large: an answer of 64 MiB; /words: a stream of the words of its body, from a worker; /throw: fails as a handler
+// without memory would.
 class Echo : public HttpHandler {
  public:
   std::optional<HttpReply> Refuse(const HttpRequest& head) override {

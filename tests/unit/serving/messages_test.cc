@@ -450,6 +450,19 @@ TEST(MessagesStream, PingAndError) {
   EXPECT_EQ(Data(frames[0]), Json({{"type", "error"}, {"error", {{"type", "api_error"}, {"message", "logits"}}}}));
 }
 
+// Clients that keep conversations on the server go on without that, if they are told in these words.
+TEST(ParseMessages, ThreadsAreRefused) {
+  for (const char* thread : {R"({"type": "create"})", R"({"type": "continue", "previous_message_id": "msg_1"})"}) {
+    const absl::Status status = Read(std::string(R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}],
+        "thread": )") + thread + "}")
+                                    .status();
+    EXPECT_EQ(MessagesErrorBody(status)["error"], Json::parse(R"({"type": "invalid_request_error",
+                  "message": "thread: conversations are not kept here; send all messages",
+                  "details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}})"));
+  }
+  Taken(R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], "thread": null})");
+}
+
 TEST(MessagesErrorBody, Types) {
   const std::pair<int, const char*> types[] = {{400, "invalid_request_error"}, {401, "authentication_error"},
                                                {403, "permission_error"},      {404, "not_found_error"},
