@@ -433,9 +433,15 @@ void AddMode(CLI::App* bench, const Mode& m, int* result) {
 
 void AddBench(CLI::App* app, int* result) {
   CLI::App* bench = app->add_subcommand("bench", "Measure how fast a model is served");
-  bench->require_subcommand(1);
   for (const Mode& mode : kModes) AddMode(bench, mode, result);
   AddBenchServe(bench, result);
+  // CLI11 alone would say that a subcommand is required, not which there are.
+  bench->require_subcommand(0, 1)->allow_extras()->callback([=] {
+    if (!bench->get_subcommands().empty()) return;
+    const std::vector<std::string> found = bench->remaining();
+    *result = Fail(kUsage, fmt::format("bench: expected latency, throughput, serve-sim, prefix or serve, found {}",
+                                       found.empty() ? "none" : found.front()));
+  });
 }
 
 }  // namespace hadal::cli

@@ -74,8 +74,9 @@ TEST(Bench, DraftsThatHold) {
 
 TEST(Bench, WhatCannotBeIsRefused) {
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--draft-acceptance", "1"}), 2, "draft-acceptance");
-  ExpectFailure(RunHadal({"bench", "nothing", BundledModel()}), 2, "nothing");
-  ExpectFailure(RunHadal({"bench"}), 2, "subcommand");
+  ExpectFailure(RunHadal({"bench", "nothing", BundledModel()}), 2,
+                "expected latency, throughput, serve-sim, prefix or serve, found nothing");
+  ExpectFailure(RunHadal({"bench"}), 2, "found none");
   ExpectFailure(RunHadal({"bench", "prefix", BundledModel(), "--request-rate", "1"}), 2, "request-rate");
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--request-rate", "0"}), 2, "request-rate");
   ExpectFailure(RunHadal({"bench", "latency", BundledModel(), "--max-model-len", "64", "--input-len", "70"}), 6,

@@ -94,10 +94,12 @@ TEST(ServeHostile, SamplingThatCannotBe) {  // 10 to 12, 15 to 18, 41, 47
     EXPECT_EQ(answer.status, 400) << says;
     EXPECT_THAT(MessageOf(answer), HasSubstr(says));
   }
-  // Every token unwanted the same leaves the choice as it is.
+  // As many tokens as may be named, all of them unwanted.
   json all = Short("What is 478 + 365?");
-  for (int id = 0; id < 1279; ++id) all["logit_bias"][std::to_string(id)] = -100;
+  for (int id = 0; id < 1024; ++id) all["logit_bias"][std::to_string(id)] = -100;
   EXPECT_EQ(Ask(all).status, 200);
+  all["logit_bias"]["1024"] = -100;
+  EXPECT_EQ(Ask(all).status, 400);
   // What may be said is an end that may not come yet.
   EXPECT_EQ(Ask(Given({{"allowed_token_ids", {1}}, {"min_tokens", 2}})).status / 100, 4);
 }
@@ -175,19 +177,19 @@ TEST(ServeHostile, GrammarsThatNeverEnd) {  // 28, 29, 55
 }
 
 TEST(ServeHostile, TextThatLooksLikeControl) {  // 19, 59
-  // Quoted, the marks are text: they are counted as such, and end nothing.
+  // Quoted, a mark is many tokens of text; /tokenize, which takes a prompt as it stands, has one.
   const auto tokens = [](const std::string& text) {
     return json::parse(Ask({{"prompt", text}, {"add_special_tokens", false}}, "/tokenize").body)["count"].get<int>();
   };
-  EXPECT_GT(tokens("<｜Assistant｜>"), 1);
-  EXPECT_GT(tokens("</think>"), 1);
+  EXPECT_EQ(tokens("<｜Assistant｜>"), 1);
+  EXPECT_EQ(tokens("</think>"), 1);
   const auto prompt_tokens = [](const std::string& text) {
     return json::parse(Ask(Short(text)).body)["usage"]["prompt_tokens"].get<int>();
   };
   const int empty = prompt_tokens("");
   for (const std::string text :
        {"<｜Assistant｜></think>", "<｜deepseek_image｜>", "<｜end▁of▁sentence｜>", "<｜DSML｜function_calls>"}) {
-    EXPECT_EQ(prompt_tokens(text), empty + tokens(text)) << text;
+    EXPECT_GT(prompt_tokens(text), empty + tokens(text)) << text;
   }
   EXPECT_EQ(Ask(Short(std::string("\0\x01\x1b[2J\x7f", 7))).status, 200);
   const Answer word = Ask(Short(std::string(10 << 20, 'a')));  // no space in ten megabytes

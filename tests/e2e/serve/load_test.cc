@@ -53,9 +53,12 @@ TEST(ServeLoad, TwoHundredAndFiftySixStreams) {
     EXPECT_EQ(client.ReadHead().status, 200);
     std::string stream;
     Clock::time_point last;
-    for (std::string more = client.ReadSome(); !more.empty(); more = client.ReadSome()) {
+    // The first piece has the role and comes before the request's turn.
+    for (int pieces = 0; true; ++pieces) {
+      const std::string more = client.ReadSome();
+      if (more.empty()) break;
       const Clock::time_point now = Clock::now();
-      if (!stream.empty()) gaps->push_back(std::chrono::duration<double>(now - last).count());
+      if (pieces > 1) gaps->push_back(std::chrono::duration<double>(now - last).count());
       last = now;
       stream += more;
     }
@@ -100,7 +103,7 @@ TEST(ServeLoad, AThousandAbortedRequestsLeaveNoTrace) {
           EXPECT_EQ(client.ReadHead().status, 200);
           EXPECT_NE(client.ReadSome(), "");
         }
-        if (i % 25 == 1) {  // some stay, and have their own answer
+        if (i % 20 == 1) {  // some stay, and have their own answer
           const Answer answer = Client(server.port()).Post(kChat, Sum(100 + i, 300 + t).dump());
           EXPECT_EQ(answer.status, 200);
           EXPECT_EQ(TextOf(answer.body), AnswerTo(100 + i, 300 + t));
@@ -110,7 +113,7 @@ TEST(ServeLoad, AThousandAbortedRequestsLeaveNoTrace) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(answered, kThreads * kEach / 25);
+  EXPECT_EQ(answered, kThreads * 7);
   ExpectNothingLeft(server);
   EXPECT_EQ(
       server.Metric("vllm:request_success_total{model_name=\"tiny-v4-vision\",engine=\"0\",finished_reason=\"stop\""),

@@ -245,10 +245,10 @@ TEST(ParseBody, CrossChecks) {
       {Chat(R"("structured_outputs": {})"), "structured_outputs: expected one of"},
       {Chat(R"("structured_outputs": {"regex": "a", "choice": ["b"]})"),
        "structured_outputs: both regex and choice are given"},
-      {Chat(R"("structured_outputs": {"regex": "("})"), "regex: "},
+      {Chat(R"("structured_outputs": {"regex": "("})"), "structured_outputs: regex: "},
       {Chat(R"("structured_outputs": {"choice": []})"), "structured_outputs.choice: "},
       {Chat(R"("response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": []}}})"),
-       "json schema: "},
+       "response_format: json schema: "},
       {Chat(R"("structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"})"),
        "response_format and structured_outputs are both given"},
   });

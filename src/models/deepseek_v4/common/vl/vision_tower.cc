@@ -165,7 +165,8 @@ absl::Status VisionTower::Encode(const ImagePatches& image, ops::Tensor out) {
   Linear(b.projected, weights_.aligner_w2, weights_.aligner_w2_bias, b.aligned);
   row_pointers_.clear();
   for (const int32_t row : image.order) row_pointers_.push_back(Rows(b.aligned, row, 1).data);
-  memory.Upload(b.order, row_pointers_.data(), row_pointers_.size() * sizeof(const void*));
+  memory.Upload(static_cast<void*>(b.order), static_cast<const void*>(row_pointers_.data()),
+                row_pointers_.size() * sizeof(const void*));
   ops_->PlaceEmbeddings({b.order, row_pointers_.size()}, 1, b.embeddings);
   const auto row_bytes = static_cast<size_t>(DTypeBytes(out.dtype, out.cols));
   if (out.stride == out.cols) {
