@@ -415,7 +415,11 @@ void Sampler::KeepTopP() {
   }
   std::sort(begin, end, before);
   auto last = begin;
-  for (mass += ExpOfNegative(last->score); mass < wanted && last + 1 != end; mass += ExpOfNegative(last->score)) ++last;
+  mass += ExpOfNegative(last->score);
+  while (mass < wanted && last + 1 != end) {
+    ++last;
+    mass += ExpOfNegative(last->score);
+  }
   Cut(last->score, last->id);
 }
 
