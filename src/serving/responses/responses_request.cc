@@ -71,6 +71,21 @@ absl::Status AddTools(const Fields& body, ChatBody* chat) {
   return absl::OkStatus();
 }
 
+// {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}, ...]}
+absl::Status AddAllowedTools(const Fields& choice, ChatBody* chat) {
+  Json tools = choice["tools"];
+  chat->Map("tool_choice.allowed_tools", "tool_choice");
+  for (size_t i = 0; tools.is_array() && i < tools.size(); ++i) {
+    if (!tools[i].is_object()) continue;  // for the chat's reader
+    tools[i] = {{"type", tools[i].value("type", Json())}, {"function", {{"name", tools[i].value("name", Json())}}}};
+    chat->Map(fmt::format("tool_choice.allowed_tools.tools[{}].function", i), fmt::format("tool_choice.tools[{}]", i));
+  }
+  chat->Set("tool_choice",
+            {{"type", "allowed_tools"}, {"allowed_tools", {{"mode", choice["mode"]}, {"tools", std::move(tools)}}}},
+            "tool_choice");
+  return absl::OkStatus();
+}
+
 absl::Status AddToolChoice(const Fields& body, ChatBody* chat) {
   const Json& choice = body["tool_choice"];
   if (choice == "auto" || choice == "none") {
@@ -83,7 +98,8 @@ absl::Status AddToolChoice(const Fields& body, ChatBody* chat) {
     return absl::OkStatus();
   }
   const Fields fields(choice, "tool_choice");
-  if (fields["type"] != "function") return fields.Expected("type", "\"function\"");
+  if (fields["type"] == "allowed_tools") return AddAllowedTools(fields, chat);
+  if (fields["type"] != "function") return fields.Expected("type", "\"function\" or \"allowed_tools\"");
   chat->Set("tool_choice", {{"type", "function"}, {"function", {{"name", fields["name"]}}}}, "tool_choice");
   chat->Map("tool_choice.function", "tool_choice");
   return absl::OkStatus();
