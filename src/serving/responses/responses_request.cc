@@ -224,7 +224,7 @@ absl::StatusOr<Job> ParseWhatFits(const Fields& body, const History& history, co
 }
 
 Json Repeated(const Fields& body, const Job& job, const std::string& truncation) {
-  const auto given = [&](const char* name, Json otherwise) { return body.Has(name) ? body[name] : otherwise; };
+  const auto given = [&](const char* name, const Json& otherwise) { return body.Has(name) ? body[name] : otherwise; };
   const auto inside = [&](const char* name, const char* member) {
     return body.Has(name) ? body[name].value(member, Json()) : Json();
   };
@@ -249,27 +249,28 @@ Json Repeated(const Fields& body, const Job& job, const std::string& truncation)
 
 }  // namespace
 
-absl::StatusOr<Job> ParseResponses(const Json& json, const runtime::Engine& engine, const ParseOptions& options,
+absl::StatusOr<Job> ParseResponses(const Json& body, const runtime::Engine& engine, const ParseOptions& options,
                                    ResponseStore* store, const std::string& owner) {
-  if (!json.is_object()) return InvalidArgument("expected an object, found {}", Describe(json));
-  const Fields body(json);
-  HADAL_RETURN_IF_ERROR(CheckUnsupported(body));
-  HADAL_RETURN_IF_ERROR(CheckMetadata(body));
+  if (!body.is_object()) return InvalidArgument("expected an object, found {}", Describe(body));
+  const Fields fields(body);
+  HADAL_RETURN_IF_ERROR(CheckUnsupported(fields));
+  HADAL_RETURN_IF_ERROR(CheckMetadata(fields));
   std::string truncation = "disabled";
-  HADAL_RETURN_IF_ERROR(body.Read("truncation", &truncation));
-  if (truncation != "auto" && truncation != "disabled") return body.Expected("truncation", "\"auto\" or \"disabled\"");
+  HADAL_RETURN_IF_ERROR(fields.Read("truncation", &truncation));
+  if (truncation != "auto" && truncation != "disabled")
+    return fields.Expected("truncation", "\"auto\" or \"disabled\"");
   bool keep = true;
-  HADAL_RETURN_IF_ERROR(body.Read("store", &keep));
-  HADAL_ASSIGN_OR_RETURN(History history, ReadHistory(body, store, owner));
-  absl::StatusOr<Job> job = truncation == "auto" ? ParseWhatFits(body, history, engine, options)
-                                                 : ParseFrom(body, history, 0, engine, options);
+  HADAL_RETURN_IF_ERROR(fields.Read("store", &keep));
+  HADAL_ASSIGN_OR_RETURN(History history, ReadHistory(fields, store, owner));
+  absl::StatusOr<Job> job = truncation == "auto" ? ParseWhatFits(fields, history, engine, options)
+                                                 : ParseFrom(fields, history, 0, engine, options);
   if (!job.ok()) return job.status();
   job->kind = Job::Kind::kResponses;
   job->id = RandomId("resp_");
   job->responses.store = keep && store != nullptr;
   job->responses.owner = owner;
   if (job->responses.store) job->responses.items = std::move(history.items);
-  job->responses.repeated = Repeated(body, *job, truncation);
+  job->responses.repeated = Repeated(fields, *job, truncation);
   return job;
 }
 
