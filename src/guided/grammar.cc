@@ -8,6 +8,7 @@
 #include "guided/json_syntax.h"
 #include "guided/json_text.h"
 #include "guided/regex.h"
+#include "guided/tool_calls.h"
 
 namespace hadal::guided {
 namespace {
@@ -24,7 +25,8 @@ absl::StatusOr<Expr> ParseChoices(std::string_view text, Expressions* expression
   return expressions->Choice(options);
 }
 
-absl::StatusOr<Expr> Parse(const GuidedSpec& spec, Expressions* expressions, Budget* budget) {
+absl::StatusOr<Expr> Parse(const GuidedSpec& spec, const TokenVocabulary& vocabulary, Expressions* expressions,
+                           Budget* budget) {
   switch (spec.kind) {
     case GuidedSpec::Kind::kJsonObject:
       return JsonSyntax(expressions).AnyObject();
@@ -36,6 +38,8 @@ absl::StatusOr<Expr> Parse(const GuidedSpec& spec, Expressions* expressions, Bud
       return ParseChoices(spec.text, expressions, budget);
     case GuidedSpec::Kind::kGrammar:
       return ParseEbnf(spec.text, expressions, budget);
+    case GuidedSpec::Kind::kToolCalls:
+      return ParseToolCalls(spec.text, vocabulary, expressions, budget);
   }
   return InvalidArgument("guided decoding: unknown kind {}", static_cast<int>(spec.kind));
 }
@@ -52,6 +56,8 @@ const char* KindName(GuidedSpec::Kind kind) {
       return "choice";
     case GuidedSpec::Kind::kGrammar:
       return "grammar";
+    case GuidedSpec::Kind::kToolCalls:
+      return "tool calls";
   }
   return "?";
 }
@@ -63,7 +69,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const GuidedSpec& spec,
                                                        const CompileLimits& limits) {
   Budget budget(limits);
   Expressions expressions;
-  HADAL_ASSIGN_OR_RETURN(const Expr root, Parse(spec, &expressions, &budget));
+  HADAL_ASSIGN_OR_RETURN(const Expr root, Parse(spec, *vocabulary, &expressions, &budget));
   absl::StatusOr<Automaton> automaton = BuildAutomaton(expressions, root, &budget);
   if (!automaton.ok()) return InvalidArgument("{}: {}", KindName(spec.kind), Message(automaton.status()));
   return std::make_shared<const Grammar>(*std::move(automaton), std::move(vocabulary));

@@ -5,7 +5,7 @@
 //
 // All kinds become one representation (expression.h, automaton.h): a context-free grammar over bytes, so that a token
 // may end inside a character. What each kind takes and refuses is written in its front end: json_schema.h,
-// json_syntax.h (spelling and whitespace of JSON), regex.h, ebnf.h.
+// json_syntax.h (spelling and whitespace of JSON), regex.h, ebnf.h, tool_calls.h.
 #pragma once
 
 #include <memory>
@@ -27,6 +27,7 @@ struct GuidedSpec {
     kRegex,       // text: the pattern; the whole output must match
     kChoice,      // text: a JSON array of strings, one of which is the output
     kGrammar,     // text: EBNF whose rule `root` is the output
+    kToolCalls,   // text: from ToolCallsSpec (tool_calls.h)
   };
   Kind kind = Kind::kJsonObject;
   std::string text = {};

@@ -18,32 +18,33 @@ uint32_t Minus(uint32_t count, uint32_t taken) {
   return count > taken ? count - taken : 0;
 }
 
-// `min` to `max` of `element` with commas between them.
-Expr List(Expr element, uint32_t min, uint32_t max, const JsonSyntax& syntax, Expressions* expressions) {
+// `min` to `max` of `element` with separators between them.
+Expr List(Expr element, uint32_t min, uint32_t max, Expr separator, Expressions* expressions) {
   if (max == 0 || (min == 0 && element == kNoText)) return kEmptyText;
-  const Expr next = expressions->Sequence({syntax.Comma(), element});
+  const Expr next = expressions->Sequence({separator, element});
   const Expr list = expressions->Sequence({element, expressions->Repeat(next, Minus(min, 1), Minus(max, 1))});
   return min == 0 ? expressions->Optional(list) : list;
 }
 
 }  // namespace
 
-Expr ObjectExpr(const ObjectShape& shape, const JsonSyntax& syntax, Expressions* expressions) {
+Expr ObjectExpr(const ObjectShape& shape, const ObjectBrackets& brackets, Expressions* expressions) {
   Expressions& e = *expressions;
-  const Expr close = syntax.Close('}');
-  const Expr more = e.Sequence({syntax.Comma(), shape.more});
+  const Expr more = e.Sequence({brackets.separator, shape.more});
   // What follows the members so far if there were some, and if there were none.
-  Expr rest = Link(e.Sequence({e.Repeat(more, shape.min_more, shape.max_more), close}), &e);
-  Expr first = Link(e.Sequence({List(shape.more, shape.min_more, shape.max_more, syntax, &e), close}), &e);
+  Expr rest = Link(e.Sequence({e.Repeat(more, shape.min_more, shape.max_more), brackets.close}), &e);
+  const uint32_t least = std::max<uint32_t>(shape.min_more, 1);
+  const Expr some = least > shape.max_more ? kNoText : List(shape.more, least, shape.max_more, brackets.separator, &e);
+  const Expr some_closed = e.Sequence({some, brackets.close});
+  Expr first = Link(shape.min_more > 0 ? some_closed : e.Choice({some_closed, brackets.close_none}), &e);
   for (size_t i = shape.members.size(); i-- > 0;) {
     const Member& member = shape.members[i];
-    const Expr pair = e.Sequence({member.key, syntax.Colon(), member.value});
-    const Expr next = e.Sequence({syntax.Comma(), pair});
-    const Expr begin = e.Sequence({pair, rest});
+    const Expr next = e.Sequence({brackets.separator, member.text});
+    const Expr begin = e.Sequence({member.text, rest});
     first = Link(member.required ? begin : e.Choice({begin, first}), &e);
     rest = Link(e.Sequence({member.required ? next : e.Optional(next), rest}), &e);
   }
-  return e.Sequence({syntax.Open('{'), first});
+  return e.Sequence({brackets.open, first});
 }
 
 Expr ArrayExpr(const ArrayShape& shape, const JsonSyntax& syntax, Expressions* expressions) {
@@ -52,7 +53,7 @@ Expr ArrayExpr(const ArrayShape& shape, const JsonSyntax& syntax, Expressions* e
   const Expr close = syntax.Close(']');
   const auto prefix = static_cast<uint32_t>(shape.prefix.size());
   if (prefix == 0) {
-    return e.Sequence({syntax.Open('['), List(shape.rest, shape.min, shape.max, syntax, &e), close});
+    return e.Sequence({syntax.Open('['), List(shape.rest, shape.min, shape.max, syntax.Comma(), &e), close});
   }
   // What follows the first `count` elements.
   const Expr more = e.Sequence({syntax.Comma(), shape.rest});

@@ -47,16 +47,26 @@ class Compiler {
 
   absl::StatusOr<Expr> Compile() {
     const Expr root = RuleFor("#", InRoot(root_), "#");
-    while (!pending_.empty()) {
-      const Pending pending = std::move(pending_.front());
-      pending_.pop_front();
-      HADAL_ASSIGN_OR_RETURN(const Expr body, CompileSchema(*pending.schema, pending.path, 0));
-      e_.DefineRule(pending.rule, body);
-    }
+    HADAL_RETURN_IF_ERROR(CompilePending());
     return root;
   }
 
+  // Objects that satisfy the schema, written as `form` says (null: as JSON).
+  absl::StatusOr<Expr> CompileArguments(const ParameterForm* form) {
+    HADAL_ASSIGN_OR_RETURN(const Json flat, flattener_.Flatten(root_, "#"));
+    HADAL_ASSIGN_OR_RETURN(const Expr arguments, ObjectsOf(flat, "#", 0, form));
+    HADAL_RETURN_IF_ERROR(CompilePending());
+    return arguments;
+  }
+
  private:
+  // Which values of a schema, and how they are written.
+  enum class Part {
+    kJson,    // all, as JSON
+    kOthers,  // those that are no strings, as JSON
+    kText,    // strings, as they are. Holds no rules.
+  };
+
   struct Pending {
     RuleId rule;
     std::shared_ptr<const Json> schema;
@@ -64,6 +74,16 @@ class Compiler {
   };
 
   // --- Structure ---
+
+  absl::Status CompilePending() {
+    while (!pending_.empty()) {
+      const Pending pending = std::move(pending_.front());
+      pending_.pop_front();
+      HADAL_ASSIGN_OR_RETURN(const Expr body, CompileSchema(*pending.schema, pending.path, 0));
+      e_.DefineRule(pending.rule, body);
+    }
+    return absl::OkStatus();
+  }
 
   // A part of the text, which outlives this.
   static std::shared_ptr<const Json> InRoot(const Json& part) { return {std::shared_ptr<const Json>(), &part}; }
@@ -111,25 +131,40 @@ class Compiler {
 
   // --- Any type ---
 
-  absl::StatusOr<Expr> CompileFlat(const Json& flat, const std::string& path, int depth) {
-    if (flat.is_boolean()) return flat == Json(true) ? syntax_.AnyValue() : kNoText;
+  absl::StatusOr<Expr> CompileFlat(const Json& flat, const std::string& path, int depth, Part part = Part::kJson) {
+    if (flat.is_boolean()) return flat == Json(true) ? Any(part) : kNoText;
     if (flat.contains("nullable")) {
       Json without = flat;
       without.erase("nullable");
-      HADAL_ASSIGN_OR_RETURN(const Expr value, CompileFlat(without, path, depth));
-      return flat["nullable"] == Json(true) ? e_.Choice({value, e_.Literal("null")}) : value;
+      HADAL_ASSIGN_OR_RETURN(const Expr value, CompileFlat(without, path, depth, part));
+      const bool or_null = flat["nullable"] == Json(true) && part != Part::kText;
+      return or_null ? e_.Choice({value, e_.Literal("null")}) : value;
     }
-    if (flat.contains(kChoicesKey)) return CompileChoices(flat, path, depth);
-    if (flat.contains("enum") || flat.contains("const")) return CompileValues(flat, path);
-    Json types = TypesOf(flat);
-    if (types.is_null()) types = ImpliedTypes(flat);
-    if (types.is_null()) return syntax_.AnyValue();
+    if (flat.contains(kChoicesKey)) return CompileChoices(flat, path, depth, part);
+    if (flat.contains("enum") || flat.contains("const")) return CompileValues(flat, path, part);
+    const Json types = NamedOrImpliedTypes(flat);
+    if (types.is_null()) return Any(part);
     std::vector<Expr> options;
     for (const Json& type : types) {
-      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileType(type.get<std::string>(), flat, path, depth));
+      if (!IsPart(part, type == "string")) continue;
+      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileType(type.get<std::string>(), flat, path, depth, part));
       options.push_back(option);
     }
     return e_.Choice(options);
+  }
+
+  Expr Any(Part part) {
+    if (part == Part::kJson) return syntax_.AnyValue();
+    if (part == Part::kText) return AnyText(0, kUnlimited);
+    return e_.Choice({syntax_.AnyNumber(), e_.Literal("true"), e_.Literal("false"), e_.Literal("null"),
+                      syntax_.AnyObject(), syntax_.AnyArray()});
+  }
+
+  static bool IsPart(Part part, bool is_string) { return part == Part::kJson || is_string == (part == Part::kText); }
+
+  static Json NamedOrImpliedTypes(const Json& flat) {
+    Json types = TypesOf(flat);
+    return types.is_null() ? ImpliedTypes(flat) : types;
   }
 
   static Json ImpliedTypes(const Json& flat) {
@@ -145,31 +180,44 @@ class Compiler {
   }
 
   // One of each group must hold: the first group's schemas, each together with all the rest.
-  absl::StatusOr<Expr> CompileChoices(const Json& flat, const std::string& path, int depth) {
+  absl::StatusOr<Expr> CompileChoices(const Json& flat, const std::string& path, int depth, Part part) {
+    const bool alone = flat.size() == 1 && flat[kChoicesKey].size() == 1;
+    if (alone && part == Part::kJson) {
+      const Json& group = flat[kChoicesKey][0];
+      std::vector<Expr> options;
+      for (size_t i = 0; i < group.size(); ++i) {
+        HADAL_ASSIGN_OR_RETURN(const Expr option, Sub(group[i], fmt::format("{}/anyOf/{}", path, i), depth + 1));
+        options.push_back(option);
+      }
+      return e_.Choice(options);
+    }
+    return EachChoice(flat, path, depth, [&](const Json& both, const std::string& sub_path) {
+      return CompileFlat(both, sub_path, depth + 1, part);
+    });
+  }
+
+  // `compile` of the schemas of the first group, each merged with all the rest.
+  template <typename Compile>
+  absl::StatusOr<Expr> EachChoice(const Json& flat, const std::string& path, int depth, const Compile& compile) {
+    if (depth > kMaxNestedSchemas)
+      return SchemaError(path, "more than {} schemas inside one another", kMaxNestedSchemas);
     Json rest = flat;
     const Json group = rest[kChoicesKey][0];
     rest[kChoicesKey].erase(0);
     if (rest[kChoicesKey].empty()) rest.erase(kChoicesKey);
-    const bool alone = rest.empty();
+    if (rest.empty()) rest = true;
     std::vector<Expr> options;
     for (size_t i = 0; i < group.size(); ++i) {
       const std::string sub_path = fmt::format("{}/anyOf/{}", path, i);
-      if (alone) {
-        HADAL_ASSIGN_OR_RETURN(const Expr option, Sub(group[i], sub_path, depth + 1));
-        options.push_back(option);
-        continue;
-      }
-      if (depth > kMaxNestedSchemas)
-        return SchemaError(path, "more than {} schemas inside one another", kMaxNestedSchemas);
-      HADAL_ASSIGN_OR_RETURN(const Json part, flattener_.Flatten(group[i], sub_path));
-      HADAL_ASSIGN_OR_RETURN(const Json both, MergeSchemas(rest, part, sub_path));
-      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileFlat(both, sub_path, depth + 1));
+      HADAL_ASSIGN_OR_RETURN(const Json flat_choice, flattener_.Flatten(group[i], sub_path));
+      HADAL_ASSIGN_OR_RETURN(const Json both, MergeSchemas(rest, flat_choice, sub_path));
+      HADAL_ASSIGN_OR_RETURN(const Expr option, compile(both, sub_path));
       options.push_back(option);
     }
     return e_.Choice(options);
   }
 
-  absl::StatusOr<Expr> CompileValues(const Json& flat, const std::string& path) {
+  absl::StatusOr<Expr> CompileValues(const Json& flat, const std::string& path, Part part) {
     Json values = flat.contains("enum") ? flat["enum"] : Json::array({flat["const"]});
     Json rest = flat;
     rest.erase("enum");
@@ -184,13 +232,14 @@ class Compiler {
     std::vector<Expr> options;
     for (const Json& value : values) {
       if (flat.contains("const") && value != flat["const"]) continue;
-      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileValue(value, rest, path));
+      if (!IsPart(part, value.is_string())) continue;
+      HADAL_ASSIGN_OR_RETURN(const Expr option, CompileValue(value, rest, path, part));
       options.push_back(option);
     }
     return e_.Choice(options);
   }
 
-  absl::StatusOr<Expr> CompileValue(const Json& value, const Json& rest, const std::string& path) {
+  absl::StatusOr<Expr> CompileValue(const Json& value, const Json& rest, const std::string& path, Part part) {
     if (!HasType(value, TypesOf(rest))) return kNoText;
     if (value.is_number()) {
       const auto found = [&](const char* key) { return rest.contains(key) ? rest[key] : Json(); };
@@ -200,12 +249,13 @@ class Compiler {
                         (above.is_null() || value > above) && (below.is_null() || value < below);
       if (!fits) return kNoText;
     }
-    const Expr literal = syntax_.Value(value);
-    if (!value.is_string()) return literal;
+    if (!value.is_string()) return syntax_.Value(value);
+    const bool is_text = part == Part::kText;
+    const Expr literal = is_text ? e_.Literal(value.get_ref<const std::string&>()) : syntax_.Value(value);
     const size_t length = CountChars(value.get_ref<const std::string&>());
     if (length < Count(rest, "minLength", 0) || length > Count(rest, "maxLength", kUnlimited)) return kNoText;
     if (!rest.contains(kPatternsKey) && !rest.contains("format")) return literal;
-    HADAL_ASSIGN_OR_RETURN(const Expr any, CompileString(rest, path));
+    HADAL_ASSIGN_OR_RETURN(const Expr any, CompileString(rest, path, is_text));
     return e_.Intersection(literal, any);
   }
 
@@ -224,10 +274,11 @@ class Compiler {
     });
   }
 
-  absl::StatusOr<Expr> CompileType(const std::string& type, const Json& flat, const std::string& path, int depth) {
-    if (type == "object") return CompileObject(flat, path, depth);
+  absl::StatusOr<Expr> CompileType(const std::string& type, const Json& flat, const std::string& path, int depth,
+                                   Part part) {
+    if (type == "object") return CompileObject(flat, path, depth, nullptr);
     if (type == "array") return CompileArray(flat, path, depth);
-    if (type == "string") return CompileString(flat, path);
+    if (type == "string") return CompileString(flat, path, part == Part::kText);
     if (type == "boolean") return e_.Choice({e_.Literal("true"), e_.Literal("false")});
     if (type == "null") return e_.Literal("null");
     return CompileNumber(flat, type == "integer", path);
@@ -255,10 +306,14 @@ class Compiler {
     return integers_only ? syntax_.AnyInteger() : syntax_.AnyNumber();
   }
 
-  // A string that the schema allows, in quotes. Holds no rules.
-  absl::StatusOr<Expr> CompileString(const Json& flat, const std::string& path) {
+  Expr AnyText(uint32_t min, uint32_t max) { return e_.Repeat(Utf8Expr(CharSet::All(), &e_), min, max); }
+
+  // A string that the schema allows, in quotes unless it is to be as it is. Holds no rules.
+  absl::StatusOr<Expr> CompileString(const Json& flat, const std::string& path, bool is_text) {
     const uint32_t min = Count(flat, "minLength", 0), max = Count(flat, "maxLength", kUnlimited);
-    if (!flat.contains(kPatternsKey) && !flat.contains("format")) return syntax_.AnyString(min, max);
+    if (!flat.contains(kPatternsKey) && !flat.contains("format")) {
+      return is_text ? AnyText(min, max) : syntax_.AnyString(min, max);
+    }
     Expr content = kNoText;
     bool constrained = false;
     const auto both = [&](Expr part) {
@@ -267,7 +322,7 @@ class Compiler {
     };
     const Json no_patterns = Json::array();
     for (const Json& pattern : flat.contains(kPatternsKey) ? flat[kPatternsKey] : no_patterns) {
-      HADAL_ASSIGN_OR_RETURN(const Expr part, Regex(pattern.get<std::string>(), true, "pattern", path));
+      HADAL_ASSIGN_OR_RETURN(const Expr part, Regex(pattern.get<std::string>(), true, "pattern", path, is_text));
       both(part);
     }
     if (flat.contains("format")) {
@@ -276,15 +331,19 @@ class Compiler {
       if (!regex.has_value()) {
         return SchemaError(path, "'format': '{}' is not supported; expected one of {}", format, FormatNames());
       }
-      HADAL_ASSIGN_OR_RETURN(const Expr part, Regex(*regex, false, "format", path));
+      HADAL_ASSIGN_OR_RETURN(const Expr part, Regex(*regex, false, "format", path, is_text));
       both(part);
     }
-    if (min > 0 || max != kUnlimited) both(e_.Repeat(syntax_.Char(CharSet::All()), min, max));
-    return syntax_.Quoted(content);
+    if (min > 0 || max != kUnlimited) {
+      both(is_text ? AnyText(min, max) : e_.Repeat(syntax_.Char(CharSet::All()), min, max));
+    }
+    return is_text ? content : syntax_.Quoted(content);
   }
 
-  absl::StatusOr<Expr> Regex(std::string_view pattern, bool search, const char* key, const std::string& path) {
-    const RegexOptions options = {.search = search, .spell = [this](const CharSet& set) { return syntax_.Char(set); }};
+  absl::StatusOr<Expr> Regex(std::string_view pattern, bool search, const char* key, const std::string& path,
+                             bool is_text = false) {
+    RegexOptions options = {.search = search, .spell = nullptr};
+    if (!is_text) options.spell = [this](const CharSet& set) { return syntax_.Char(set); };
     absl::StatusOr<Expr> parsed = ParseRegex(pattern, options, &e_, budget_);
     if (!parsed.ok()) return SchemaError(path, "'{}': {}", key, Message(parsed.status()));
     return parsed;
@@ -292,7 +351,28 @@ class Compiler {
 
   // --- Objects and arrays ---
 
-  absl::StatusOr<Expr> CompileObject(const Json& flat, const std::string& path, int depth) {
+  // The objects among a schema's values, as `form` has them (null: as JSON).
+  absl::StatusOr<Expr> ObjectsOf(const Json& flat, const std::string& path, int depth, const ParameterForm* form) {
+    if (flat.is_boolean()) return flat == Json(true) ? CompileObject(Json::object(), path, depth, form) : kNoText;
+    if (flat.contains("nullable")) {
+      Json without = flat;
+      without.erase("nullable");
+      return ObjectsOf(without, path, depth, form);
+    }
+    if (flat.contains(kChoicesKey)) {
+      return EachChoice(flat, path, depth, [&](const Json& both, const std::string& sub_path) {
+        return ObjectsOf(both, sub_path, depth + 1, form);
+      });
+    }
+    for (const char* key : {"enum", "const"}) {
+      if (flat.contains(key)) return SchemaError(path, "keyword '{}' is not supported for all arguments together", key);
+    }
+    const Json types = NamedOrImpliedTypes(flat);
+    const bool has_objects = types.is_null() || std::find(types.begin(), types.end(), "object") != types.end();
+    return has_objects ? CompileObject(flat, path, depth, form) : kNoText;
+  }
+
+  absl::StatusOr<Expr> CompileObject(const Json& flat, const std::string& path, int depth, const ParameterForm* form) {
     HADAL_ASSIGN_OR_RETURN(const Json properties, ListedProperties(flat, path));
     ObjectShape shape;
     std::vector<std::string> names;
@@ -302,14 +382,40 @@ class Compiler {
       }
       names.push_back(name);
       const std::string sub_path = Pointer(path + "/properties", name);
-      HADAL_ASSIGN_OR_RETURN(const Expr value, Sub(property, sub_path, depth + 1));
+      if (form != nullptr && name.find('"') != std::string::npos) {
+        return SchemaError(sub_path, "an argument's name cannot hold a quotation mark");
+      }
+      const Expr key = form == nullptr ? syntax_.StringLiteral(name) : syntax_.Quoted(e_.Literal(name));
+      HADAL_ASSIGN_OR_RETURN(const Expr text, CompileMember(key, property, sub_path, depth, form));
       const bool required = IsRequired(flat, name);
-      if (value == kNoText && !required) continue;  // must not be there
-      shape.members.push_back({.key = syntax_.StringLiteral(name), .value = value, .required = required});
+      if (text == kNoText && !required) continue;  // must not be there
+      shape.members.push_back({.text = text, .required = required});
     }
-    HADAL_ASSIGN_OR_RETURN(shape.more, MoreMembers(flat, names, path, depth));
+    HADAL_ASSIGN_OR_RETURN(shape.more, MoreMembers(flat, names, path, depth, form));
     HADAL_RETURN_IF_ERROR(SetMemberCounts(flat, path, &shape));
-    return ObjectExpr(shape, syntax_, &e_);
+    ObjectBrackets brackets;
+    if (form == nullptr) {
+      const Expr close = syntax_.Close('}');
+      brackets = {.open = syntax_.Open('{'), .separator = syntax_.Comma(), .close = close, .close_none = close};
+    } else {
+      brackets.close_none = form->none;
+    }
+    return ObjectExpr(shape, brackets, &e_);
+  }
+
+  // A member with its key, which is in quotes.
+  absl::StatusOr<Expr> CompileMember(Expr key, const Json& schema, const std::string& path, int depth,
+                                     const ParameterForm* form) {
+    if (form == nullptr) {
+      HADAL_ASSIGN_OR_RETURN(const Expr value, Sub(schema, path, depth + 1));
+      return e_.Sequence({key, syntax_.Colon(), value});
+    }
+    HADAL_RETURN_IF_ERROR(flattener_.CheckGrowth(0, path));
+    HADAL_ASSIGN_OR_RETURN(const Json flat, flattener_.Flatten(schema, path));
+    HADAL_ASSIGN_OR_RETURN(const Expr text, CompileFlat(flat, path, depth + 1, Part::kText));
+    HADAL_ASSIGN_OR_RETURN(const Expr json, CompileFlat(flat, path, depth + 1, Part::kOthers));
+    const Expr value = e_.Choice({e_.Sequence({form->as_text, text}), e_.Sequence({form->as_json, json})});
+    return e_.Sequence({form->begin, key, value, form->end});
   }
 
   static bool IsRequired(const Json& flat, const std::string& name) {
@@ -364,15 +470,17 @@ class Compiler {
     return sets.accepting(set);
   }
 
-  // Key, colon and value of members that are not listed.
+  // A member that is not listed.
   absl::StatusOr<Expr> MoreMembers(const Json& flat, const std::vector<std::string>& names, const std::string& path,
-                                   int depth) {
-    const auto pair = [&](Expr key, Expr value) { return e_.Sequence({key, syntax_.Colon(), value}); };
+                                   int depth, const ParameterForm* form) {
+    const auto member = [&](Expr key, const Json& schema, const std::string& at) {
+      return CompileMember(form == nullptr ? key : e_.Intersection(key, PlainName()), schema, at, depth, form);
+    };
     if (flat.contains("patternProperties")) {
       const auto item = flat["patternProperties"].begin();
       HADAL_ASSIGN_OR_RETURN(const Expr keys, Regex(item.key(), true, "patternProperties", path));
-      HADAL_ASSIGN_OR_RETURN(const Expr value, Sub(*item, Pointer(path + "/patternProperties", item.key()), depth + 1));
-      return pair(e_.Intersection(syntax_.Quoted(keys), syntax_.StringExcept(names)), value);
+      return member(e_.Intersection(syntax_.Quoted(keys), syntax_.StringExcept(names)), *item,
+                    Pointer(path + "/patternProperties", item.key()));
     }
     Json schema = true;
     if (flat.contains("additionalProperties")) {
@@ -380,18 +488,32 @@ class Compiler {
     } else if (flat.contains("properties")) {
       return kNoText;
     }
-    HADAL_ASSIGN_OR_RETURN(const Expr value, Sub(schema, path + "/additionalProperties", depth + 1));
-    if (value == kNoText) return kNoText;
+    const std::string sub_path = path + "/additionalProperties";
     if (!flat.contains("propertyNames")) {
-      return pair(names.empty() ? syntax_.AnyString() : syntax_.StringExcept(names), value);
+      return member(names.empty() ? syntax_.AnyString() : syntax_.StringExcept(names), schema, sub_path);
     }
+    if (schema == Json(false)) return kNoText;
     if (!names.empty()) return SchemaError(path, "'propertyNames' is not supported beside 'properties' or 'required'");
     HADAL_ASSIGN_OR_RETURN(const Json flat_names, flattener_.Flatten(flat["propertyNames"], path + "/propertyNames"));
-    if (flat_names.is_boolean()) return flat_names == Json(true) ? pair(syntax_.AnyString(), value) : kNoText;
+    if (flat_names.is_boolean()) {
+      return flat_names == Json(true) ? member(syntax_.AnyString(), schema, sub_path) : kNoText;
+    }
+    // Of a name's values only strings count.
     Json string_names = flat_names;
-    if (!string_names.contains("type")) string_names["type"] = "string";
+    const Json types = TypesOf(flat_names);
+    if (!types.is_null() && std::find(types.begin(), types.end(), "string") == types.end()) return kNoText;
+    string_names["type"] = "string";
+    string_names.erase("nullable");
     HADAL_ASSIGN_OR_RETURN(const Expr key, CompileFlat(string_names, path + "/propertyNames", depth + 1));
-    return pair(key, value);
+    return member(key, schema, sub_path);
+  }
+
+  // The name of a parameter that is not listed: as it is, so that its quotes can be told from it, and short enough for
+  // whoever reads it.
+  Expr PlainName() {
+    constexpr uint32_t kMaxChars = 64;
+    const CharSet plain({{0x20, '!'}, {'#', '['}, {']', kMaxChar}});
+    return syntax_.Quoted(e_.Repeat(Utf8Expr(plain, &e_), 1, kMaxChars));
   }
 
   absl::Status SetMemberCounts(const Json& flat, const std::string& path, ObjectShape* shape) {
@@ -446,12 +568,25 @@ bool HoldsMergedKey(const Json& value) {
   return value.is_structured() && std::any_of(value.begin(), value.end(), HoldsMergedKey);
 }
 
+absl::StatusOr<Json> ReadSchema(std::string_view schema, const Budget& budget) {
+  HADAL_RETURN_IF_ERROR(budget.CheckText("json schema", schema));
+  HADAL_ASSIGN_OR_RETURN(Json root, ParseJsonText("json schema", schema, budget.limits().depth));
+  if (HoldsMergedKey(root)) return InvalidArgument("json schema: keys that begin with U+0001 are not supported");
+  return root;
+}
+
 }  // namespace
 
+absl::StatusOr<Expr> ParseArgumentsSchema(std::string_view schema, const ParameterForm* form, Expressions* expressions,
+                                          Budget* budget) {
+  HADAL_ASSIGN_OR_RETURN(const Json root, ReadSchema(schema, *budget));
+  absl::StatusOr<Expr> compiled = Compiler(root, expressions, budget).CompileArguments(form);
+  if (!compiled.ok()) return InvalidArgument("json schema: {}", Message(compiled.status()));
+  return compiled;
+}
+
 absl::StatusOr<Expr> ParseJsonSchema(std::string_view schema, Expressions* expressions, Budget* budget) {
-  HADAL_RETURN_IF_ERROR(budget->CheckText("json schema", schema));
-  HADAL_ASSIGN_OR_RETURN(const Json root, ParseJsonText("json schema", schema, budget->limits().depth));
-  if (HoldsMergedKey(root)) return InvalidArgument("json schema: keys that begin with U+0001 are not supported");
+  HADAL_ASSIGN_OR_RETURN(const Json root, ReadSchema(schema, *budget));
   absl::StatusOr<Expr> compiled = Compiler(root, expressions, budget).Compile();
   if (!compiled.ok()) return InvalidArgument("json schema: {}", Message(compiled.status()));
   return compiled;

@@ -35,4 +35,18 @@ namespace hadal::guided {
 
 absl::StatusOr<Expr> ParseJsonSchema(std::string_view schema, Expressions* expressions, Budget* budget);
 
+// How a call writes its arguments one by one: `begin`, the name in quotation marks, `as_text` and a string as it is or
+// `as_json` and any other value as JSON, `end`; `none` where there are no arguments. A control token (vocabulary.h) in
+// `end` is what tells it from a string, which may hold any text.
+struct ParameterForm {
+  Expr begin, as_text, as_json, end, none;
+};
+
+// The arguments of a call: objects that satisfy the schema, as `form` has them, or as JSON if it is null. Strings as
+// they are satisfy minLength, pattern and the like unescaped. With a form, names hold no quotation mark
+// (InvalidArgument), and those that are not listed have 1 to 64 characters, none a backslash or a control character.
+// kNoText if there is no such object.
+absl::StatusOr<Expr> ParseArgumentsSchema(std::string_view schema, const ParameterForm* form, Expressions* expressions,
+                                          Budget* budget);
+
 }  // namespace hadal::guided

@@ -16,20 +16,36 @@ absl::StatusOr<std::shared_ptr<const TokenVocabulary>> TokenVocabulary::Create(s
   vocabulary->bytes_ = std::move(bytes_by_id);
   const std::pair<const char*, std::span<const int32_t>> lists[] = {
       {"special", special}, {"end", ends}, {"forbidden", forbidden}};
+  std::vector<std::string> controls;
   for (const auto& [name, ids] : lists) {
     for (const int32_t id : ids) {
       if (id < 0 || id >= vocabulary->size()) {
         return InvalidArgument("{} token {}: the vocabulary has ids 0 to {}", name, id, vocabulary->size() - 1);
       }
-      vocabulary->bytes_[static_cast<size_t>(id)].clear();
     }
   }
+  for (const int32_t id : special) controls.push_back(vocabulary->bytes_[static_cast<size_t>(id)]);
+  for (const auto& [name, ids] : lists) {
+    for (const int32_t id : ids) vocabulary->bytes_[static_cast<size_t>(id)].clear();
+  }
   for (size_t id = 0; id < vocabulary->bytes_.size(); ++id) {
-    const size_t length = vocabulary->bytes_[id].size();
-    if (length > kMaxTokenBytes) {
-      return InvalidArgument("token {}: at most {} bytes, found {}", id, kMaxTokenBytes, length);
+    std::string& bytes = vocabulary->bytes_[id];
+    if (bytes.size() > kMaxTokenBytes) {
+      return InvalidArgument("token {}: at most {} bytes, found {}", id, kMaxTokenBytes, bytes.size());
     }
-    vocabulary->longest_token_ = std::max(vocabulary->longest_token_, length);
+    if (bytes.find(kControlByte) != std::string::npos) bytes.clear();
+  }
+  for (size_t i = 0; i < controls.size(); ++i) {
+    // Longer ones are no tokens that a grammar names.
+    const bool is_named = !controls[i].empty() && controls[i].size() <= kMaxTokenBytes &&
+                          controls[i].find(kControlByte) == std::string::npos;
+    if (is_named) vocabulary->bytes_[static_cast<size_t>(special[i])] = ControlBytes(controls[i]);
+  }
+  for (const std::span<const int32_t> ids : {ends, forbidden}) {
+    for (const int32_t id : ids) vocabulary->bytes_[static_cast<size_t>(id)].clear();
+  }
+  for (const std::string& bytes : vocabulary->bytes_) {
+    vocabulary->longest_token_ = std::max(vocabulary->longest_token_, bytes.size());
   }
   vocabulary->ends_.assign(ends.begin(), ends.end());
   std::erase_if(vocabulary->ends_,
@@ -37,6 +53,16 @@ absl::StatusOr<std::shared_ptr<const TokenVocabulary>> TokenVocabulary::Create(s
   std::sort(vocabulary->ends_.begin(), vocabulary->ends_.end());
   vocabulary->BuildTrie();
   return vocabulary;
+}
+
+std::string TokenVocabulary::ControlBytes(std::string_view spelling) {
+  std::string bytes(1, kControlByte);
+  bytes += spelling;
+  return bytes += kControlByte;
+}
+
+bool TokenVocabulary::HasControl(std::string_view spelling) const {
+  return std::find(bytes_.begin(), bytes_.end(), ControlBytes(spelling)) != bytes_.end();
 }
 
 bool TokenVocabulary::IsEnd(int32_t id) const { return std::binary_search(ends_.begin(), ends_.end(), id); }

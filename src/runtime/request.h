@@ -31,7 +31,7 @@ struct GenerateRequest {
   // behind that.
   std::optional<text::ParserOptions> parser;
   // The form that the answer has to have, from Engine::CompileGrammar; null: any. It holds from the end of the
-  // reasoning on, and ends the answer where it allows nothing more.
+  // reasoning on, in which the answer does not end, and ends the answer where it allows nothing more.
   std::shared_ptr<const guided::Grammar> grammar;
   int64_t priority = 0;    // lower goes first
   std::string cache_salt;  // requests of different salts share no cached prefix

@@ -116,6 +116,12 @@ Sequence::Sequence(int64_t number, GenerateRequest request, RequestCallbacks cal
   if (request_.grammar != nullptr) {
     matcher_.emplace(request_.grammar);
     mask_.resize((static_cast<size_t>(setup.vocab) + 31) / 32);
+    no_end_mask_.assign(mask_.size(), UINT32_MAX);
+    for (const int32_t end : request_.end_tokens) {
+      if (end >= 0 && end < setup.vocab) {
+        no_end_mask_[static_cast<size_t>(end) / 32] &= ~(1u << (static_cast<uint32_t>(end) % 32));
+      }
+    }
   }
   // Greedy drafts hold or do not in either mode.
   if (sampler_.params().greedy()) return;
@@ -132,7 +138,10 @@ absl::StatusOr<RowOptions> Sequence::OptionsOfRow() {
   RowOptions options;
   const int64_t budget = request_.sampling.thinking_token_budget;
   if (budget >= 0 && output_.in_reasoning() && result_.reasoning_tokens >= budget) options.forced = setup_.think_end;
-  if (!GrammarRules()) return options;
+  if (!GrammarRules()) {
+    options.mask = no_end_mask_;
+    return options;
+  }
   HADAL_RETURN_IF_ERROR(matcher_->FillMask(mask_));
   options.mask = mask_;
   return options;

@@ -98,6 +98,9 @@ class Sequence {
   OutputStream output_;
   std::optional<guided::Matcher> matcher_;
   std::vector<uint32_t> mask_;
+  // Of rows in the reasoning before a form: all but the end tokens, behind which the form would never come. Empty
+  // without one.
+  std::vector<uint32_t> no_end_mask_;
   std::vector<int32_t> tokens_;
   std::vector<std::vector<float>> draft_rows_;  // rejection mode: what each of drafts was drawn from
   size_t drawn_drafts_ = 0;                     // of them

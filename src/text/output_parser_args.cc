@@ -38,8 +38,12 @@ const Json* Member(const Json* object, const char* key) {
 unsigned DeclaredTypes(const Json* property) {
   const Json* type = Member(property, "type");
   if (type == nullptr) return 0;
-  if (!type->is_array()) return TypeBit(*type);
-  unsigned types = 0;
+  const Json* nullable = Member(property, "nullable");
+  unsigned types = nullable != nullptr && *nullable == Json(true) ? kNullType : 0U;
+  if (!type->is_array()) {
+    const unsigned bit = TypeBit(*type);
+    return bit == 0 ? 0 : types | bit;
+  }
   for (const Json& name : *type) {
     const unsigned bit = TypeBit(name);
     if (bit == 0) return 0;

@@ -70,7 +70,7 @@ bool Walk(const std::shared_ptr<const Grammar>& grammar, uint32_t random, std::s
 // Input: a byte for the kind, a byte for the walk, the text.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  const auto kind = static_cast<GuidedSpec::Kind>(data[0] % 5);
+  const auto kind = static_cast<GuidedSpec::Kind>(data[0] % 6);
   const std::string text(reinterpret_cast<const char*>(data) + 2, size - 2);
   const nlohmann::ordered_json body = nlohmann::ordered_json::parse(text, nullptr, false);
   if (!body.is_discarded()) (void)ParseResponseFormat(body);

@@ -272,6 +272,7 @@ HttpReply Api::Get(const Route& route) const {
 
 void Api::Post(HttpRequest request, const Endpoint& endpoint, std::shared_ptr<Exchange> exchange,
                RequestRecord record) {
+  // NOLINTNEXTLINE(modernize-make-shared): it takes no aggregate in clang 14
   auto call = std::shared_ptr<Call>(new Call{std::move(request), endpoint, std::move(exchange), std::move(record)});
   if (options_.log_content) LogContent(call->record.id, "request", call->request.body);
   call->exchange->OnGone([call] { call->gone = true; });

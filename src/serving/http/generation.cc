@@ -8,7 +8,6 @@
 namespace hadal::serving {
 namespace {
 
-using runtime::GenerateResult;
 using text::OutputEvent;
 
 // Text goes on where it stopped.

@@ -67,7 +67,7 @@ absl::StatusOr<ChatPrompt> ReadChatPrompt(const Fields& body, const runtime::Eng
   HADAL_ASSIGN_OR_RETURN(chat.tools, ReadTools(body));
   HADAL_ASSIGN_OR_RETURN(const text::ThinkingChoice thinking, ReadThinking(body, engine));
   HADAL_ASSIGN_OR_RETURN(Conversation conversation, ReadMessages(body, engine, options));
-  HADAL_RETURN_IF_ERROR(text::AttachToRequest(chat.tools, nullptr, &conversation.messages).status());
+  HADAL_RETURN_IF_ERROR(text::AttachToRequest(chat.tools.offered, nullptr, &conversation.messages).status());
   HADAL_ASSIGN_OR_RETURN(chat.prompt, engine.EncodeChat(conversation.messages, thinking, conversation.images));
   chat.continued = std::move(conversation.continued);
   return chat;
@@ -87,8 +87,12 @@ absl::StatusOr<Job> ParseChatCompletion(const Json& body, const runtime::Engine&
   HADAL_ASSIGN_OR_RETURN(ChatPrompt chat, ReadChatPrompt(fields, engine, options));
 
   text::ParserOptions& parser = common.request.parser.emplace();
-  parser.tools_allowed = !chat.tools.is_null();
-  HADAL_ASSIGN_OR_RETURN(parser.tools, text::ReadToolSpecs(chat.tools));
+  parser.tools_allowed = !chat.tools.offered.is_null();
+  HADAL_ASSIGN_OR_RETURN(parser.tools, text::ReadToolSpecs(chat.tools.callable));
+  parser.pass_unknown_tools = chat.tools.callable == chat.tools.offered;
+  if (chat.tools.required) {
+    HADAL_ASSIGN_OR_RETURN(common.request.grammar, ReadCallGrammar(chat.tools, !job.parallel_tool_calls, engine));
+  }
   HADAL_RETURN_IF_ERROR(AddPrompt(common, std::move(chat.prompt), "messages", engine, options, &job));
   if (job.echo) job.prompts[0].echo = std::move(chat.continued);
   job.id = RandomId("chatcmpl-");

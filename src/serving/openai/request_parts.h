@@ -8,9 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "guided/tool_calls.h"
 #include "serving/openai/fields.h"
 #include "serving/openai/job.h"
 #include "text/chat.h"
+#include "text/chat_format.h"
 
 namespace hadal::serving {
 
@@ -38,13 +40,25 @@ struct Conversation {
 absl::StatusOr<Conversation> ReadMessages(const Fields& body, const runtime::Engine& engine,
                                           const ParseOptions& options);
 
-// Tools that the model may call: null if there are none or tool_choice is "none".
-absl::StatusOr<text::Json> ReadTools(const Fields& body);
+// What tools and tool_choice say.
+struct ToolUse {
+  text::Json offered = {};   // that the prompt shows; null if there are none or tool_choice is "none"
+  text::Json callable = {};  // those of them that may be called
+  bool required = false;     // the answer is calls and nothing else
+  bool one_call = false;     // and one of them
+};
+absl::StatusOr<ToolUse> ReadTools(const Fields& body);
+// How a model writes its calls: byte for byte as the encoders of text/chat.h give them back to it.
+guided::CallForm CallFormOf(text::ChatFormat format);
+// The calls that a required use of tools comes to; `one_call`: not more than one, whatever `use` says. InvalidArgument,
+// beginning with tool_choice, where a tool's schema is not supported, naming the tool.
+absl::StatusOr<std::shared_ptr<const guided::Grammar>> ReadCallGrammar(const ToolUse& use, bool one_call,
+                                                                       const runtime::Engine& engine);
 
 // The prompt that a chat's messages, tools and thinking controls make.
 struct ChatPrompt {
   runtime::EncodedPrompt prompt;
-  text::Json tools;       // that the model may call; null: none
+  ToolUse tools;
   std::string continued;  // content of the message that the answer continues
 };
 absl::StatusOr<ChatPrompt> ReadChatPrompt(const Fields& body, const runtime::Engine& engine,

@@ -71,6 +71,21 @@ absl::Status AddTools(const Fields& body, ChatBody* chat) {
   return absl::OkStatus();
 }
 
+// {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}, ...]}
+absl::Status AddAllowedTools(const Fields& choice, ChatBody* chat) {
+  Json tools = choice["tools"];
+  chat->Map("tool_choice.allowed_tools", "tool_choice");
+  for (size_t i = 0; tools.is_array() && i < tools.size(); ++i) {
+    if (!tools[i].is_object()) continue;  // for the chat's reader
+    tools[i] = {{"type", tools[i].value("type", Json())}, {"function", {{"name", tools[i].value("name", Json())}}}};
+    chat->Map(fmt::format("tool_choice.allowed_tools.tools[{}].function", i), fmt::format("tool_choice.tools[{}]", i));
+  }
+  chat->Set("tool_choice",
+            {{"type", "allowed_tools"}, {"allowed_tools", {{"mode", choice["mode"]}, {"tools", std::move(tools)}}}},
+            "tool_choice");
+  return absl::OkStatus();
+}
+
 absl::Status AddToolChoice(const Fields& body, ChatBody* chat) {
   const Json& choice = body["tool_choice"];
   if (choice == "auto" || choice == "none") {
@@ -83,7 +98,8 @@ absl::Status AddToolChoice(const Fields& body, ChatBody* chat) {
     return absl::OkStatus();
   }
   const Fields fields(choice, "tool_choice");
-  if (fields["type"] != "function") return fields.Expected("type", "\"function\"");
+  if (fields["type"] == "allowed_tools") return AddAllowedTools(fields, chat);
+  if (fields["type"] != "function") return fields.Expected("type", "\"function\" or \"allowed_tools\"");
   chat->Set("tool_choice", {{"type", "function"}, {"function", {{"name", fields["name"]}}}}, "tool_choice");
   chat->Map("tool_choice.function", "tool_choice");
   return absl::OkStatus();
@@ -233,27 +249,28 @@ Json Repeated(const Fields& body, const Job& job, const std::string& truncation)
 
 }  // namespace
 
-absl::StatusOr<Job> ParseResponses(const Json& json, const runtime::Engine& engine, const ParseOptions& options,
+absl::StatusOr<Job> ParseResponses(const Json& body, const runtime::Engine& engine, const ParseOptions& options,
                                    ResponseStore* store, const std::string& owner) {
-  if (!json.is_object()) return InvalidArgument("expected an object, found {}", Describe(json));
-  const Fields body(json);
-  HADAL_RETURN_IF_ERROR(CheckUnsupported(body));
-  HADAL_RETURN_IF_ERROR(CheckMetadata(body));
+  if (!body.is_object()) return InvalidArgument("expected an object, found {}", Describe(body));
+  const Fields fields(body);
+  HADAL_RETURN_IF_ERROR(CheckUnsupported(fields));
+  HADAL_RETURN_IF_ERROR(CheckMetadata(fields));
   std::string truncation = "disabled";
-  HADAL_RETURN_IF_ERROR(body.Read("truncation", &truncation));
-  if (truncation != "auto" && truncation != "disabled") return body.Expected("truncation", "\"auto\" or \"disabled\"");
+  HADAL_RETURN_IF_ERROR(fields.Read("truncation", &truncation));
+  if (truncation != "auto" && truncation != "disabled")
+    return fields.Expected("truncation", "\"auto\" or \"disabled\"");
   bool keep = true;
-  HADAL_RETURN_IF_ERROR(body.Read("store", &keep));
-  HADAL_ASSIGN_OR_RETURN(History history, ReadHistory(body, store, owner));
-  absl::StatusOr<Job> job = truncation == "auto" ? ParseWhatFits(body, history, engine, options)
-                                                 : ParseFrom(body, history, 0, engine, options);
+  HADAL_RETURN_IF_ERROR(fields.Read("store", &keep));
+  HADAL_ASSIGN_OR_RETURN(History history, ReadHistory(fields, store, owner));
+  absl::StatusOr<Job> job = truncation == "auto" ? ParseWhatFits(fields, history, engine, options)
+                                                 : ParseFrom(fields, history, 0, engine, options);
   if (!job.ok()) return job.status();
   job->kind = Job::Kind::kResponses;
   job->id = RandomId("resp_");
   job->responses.store = keep && store != nullptr;
   job->responses.owner = owner;
   if (job->responses.store) job->responses.items = std::move(history.items);
-  job->responses.repeated = Repeated(body, *job, truncation);
+  job->responses.repeated = Repeated(fields, *job, truncation);
   return job;
 }
 

@@ -134,6 +134,33 @@ TEST_F(BatchTest, AnswersHaveTheFormThatTheyAreHeldTo) {
   EXPECT_EQ(results.at("wrong")["response"]["status_code"], 400);
 }
 
+TEST_F(BatchTest, ToolsAreCalledThatHaveToBe) {
+  const json number = {{"type", "integer"}};
+  json required = Body("What is 478 + 365?");
+  required["tools"] = {
+      {{"type", "function"},
+       {"function",
+        {{"name", "add"},
+         {"parameters",
+          {{"type", "object"}, {"properties", {{"a", number}, {"b", number}}}, {"required", {"a", "b"}}}}}}},
+      {{"type", "function"}, {"function", {{"name", "give_up"}}}}};
+  json named = required;
+  required.update({{"tool_choice", "required"}, {"parallel_tool_calls", false}});
+  named["tool_choice"] = {{"type", "function"}, {"function", {{"name", "give_up"}}}};
+  EXPECT_EQ(Run(Lines({Request("required", required), Request("named", named)})).code, 0);
+  const auto results = Results();
+  for (const auto& [id, name, arguments] :
+       {std::tuple("required", "add", json{{"a", 478}, {"b", 365}}), std::tuple("named", "give_up", json::object())}) {
+    const json& choice = results.at(id)["response"]["body"]["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "tool_calls") << choice;
+    EXPECT_EQ(choice["message"]["content"], nullptr) << choice;
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
+    const json& function = choice["message"]["tool_calls"][0]["function"];
+    EXPECT_EQ(function["name"], name);
+    EXPECT_EQ(json::parse(function["arguments"].get<std::string>()), arguments);
+  }
+}
+
 TEST_F(BatchTest, AnswersAreRight) {
   const std::string picture = ReadAll(DataPath("eval/images/ocr_041_0.png"));
   json image = Body("");
