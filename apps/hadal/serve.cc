@@ -176,6 +176,13 @@ void AddServe(CLI::App* app, int* result) {
       ->default_str("64MiB")
       ->group(group);
   serve
+      ->add_option("--response-store-size", flags->api.response_store_bytes,
+                   "Memory for answers of /v1/responses, which later requests may continue, with a unit; the longest "
+                   "unused go; 0: none is kept")
+      ->transform(CLI::AsSizeValue(false), "SIZE")
+      ->default_str("256MiB")
+      ->group(group);
+  serve
       ->add_option("--drain-timeout", flags->drain_timeout,
                    "Seconds that running requests have after SIGTERM or ^C; a second signal does not wait")
       ->check(CLI::Range(0.0, 86400.0))

@@ -18,11 +18,10 @@ text::Json BuildMessageOf(const Job& job, const std::vector<GenerateResult>& res
 std::unique_ptr<StreamEncoder> EncodeMessage(const Job& job, const Vocabulary& /*unused*/) {
   return MakeMessagesStream(job);
 }
-absl::StatusOr<Job> ParseResponsesBody(const text::Json& body, const Engine& engine, const ParseOptions& options) {
-  return ParseResponses(body, engine, options);
-}
 text::Json BuildResponseOf(const Job& job, const std::vector<GenerateResult>& results, const Vocabulary& /*unused*/) {
-  return BuildResponse(job, results.front());
+  text::Json response = BuildResponse(job, results.front());
+  KeepResponse(job, response);
+  return response;
 }
 std::unique_ptr<StreamEncoder> EncodeResponse(const Job& job, const Vocabulary& /*unused*/) {
   return MakeResponsesStream(job);
@@ -40,9 +39,10 @@ constexpr Endpoint kEndpoints[] = {
      .encode = MakeOpenAiStream,
      .error = ErrorBody},
     {.path = "/v1/responses",
-     .parse = ParseResponsesBody,
+     .parse = ParseResponses,
      .build = BuildResponseOf,
      .encode = EncodeResponse,
+     .status = ResponsesHttpStatus,
      .error = ErrorBody},
     {.path = "/v1/messages",
      .parse = ParseMessages,

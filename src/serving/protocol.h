@@ -31,6 +31,8 @@ struct Endpoint {
   // The encoder of a streamed answer; the job outlives it.
   std::unique_ptr<StreamEncoder> (*encode)(const Job&, const Vocabulary&) = nullptr;
 
+  // The status line's number of an error.
+  int (*status)(const absl::Status&) = HttpStatus;
   // The body of an error.
   text::Json (*error)(int http_status, const absl::Status&) = nullptr;
   // Sent over a stream on which nothing happens: a comment, or an event of the protocol.

@@ -9,6 +9,8 @@
 
 #include "base/status.h"
 #include "serving/http/generation.h"
+#include "serving/openai/fields.h"
+#include "serving/responses/responses.h"
 
 namespace hadal::serving {
 namespace {
@@ -56,6 +58,13 @@ absl::Status CheckModel(const Json& body, const std::vector<std::string>& names)
   return status;
 }
 
+std::unique_ptr<ResponseStore> MakeStore(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  ResponseStore::Options options;
+  options.max_bytes = bytes;
+  return std::make_unique<ResponseStore>(std::move(options));
+}
+
 }  // namespace
 
 struct Api::Call {
@@ -66,8 +75,10 @@ struct Api::Call {
   std::atomic<bool> gone = false;
 };
 
-Api::Api(ApiOptions options, HttpServer* server) : options_(std::move(options)), server_(server) {
+Api::Api(ApiOptions options, HttpServer* server)
+    : options_(std::move(options)), store_(MakeStore(options_.response_store_bytes)), server_(server) {
   parse_options_.model = options_.model_names.front();
+  parse_options_.store = store_.get();
 }
 
 void Api::Start(const runtime::Engine* engine, runtime::Service* service, Metrics* metrics) {
@@ -105,7 +116,7 @@ HttpReply Api::ErrorReply(const Endpoint* endpoint, int status, const absl::Stat
 }
 
 HttpReply Api::ErrorReply(const Endpoint* endpoint, const absl::Status& error) const {
-  const int status = HttpStatus(error);
+  const int status = endpoint != nullptr ? endpoint->status(error) : HttpStatus(error);
   return ErrorReply(endpoint, status == 429 && draining_ ? 503 : status, error);
 }
 
@@ -161,8 +172,7 @@ std::optional<HttpReply> Api::Refuse(const HttpRequest& head) {
   } else if (!route.has_value()) {
     reply = ErrorReply(nullptr, 404, absl::NotFoundError("there is no such path"));
   } else if (!route->Takes(head.method) && head.method != "OPTIONS") {
-    reply = ErrorReply(endpoint, 405,
-                       InvalidArgument("expected {}, found {}", endpoint != nullptr ? "POST" : "GET", head.method));
+    reply = ErrorReply(endpoint, 405, InvalidArgument("expected one of {}, found {}", route->methods(), head.method));
     reply->headers.emplace_back("Allow", route->methods());
   } else if (endpoint != nullptr && head.method == "POST") {
     reply = CheckPost(head, *endpoint);
@@ -211,6 +221,25 @@ void Api::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   record.route = *path;
   if (route->kind == Route::Kind::kEndpoint && request.method == "POST") {
     Post(std::move(request), *route->endpoint, std::move(exchange), std::move(record));
+    return;
+  }
+  const bool is_stored = route->kind == Route::Kind::kResponse || route->kind == Route::Kind::kResponseItems;
+  if (is_stored && request.method != "OPTIONS") {
+    // It takes time to read what is large.
+    auto shared = std::make_shared<HttpRequest>(std::move(request));
+    server_->Work([this, shared, route = *route, exchange = std::move(exchange), record = std::move(record)]() mutable {
+      HttpReply reply;
+      try {
+        reply = Stored(*shared, route);
+      } catch (const std::exception& error) {
+        reply = ErrorReply(nullptr, absl::InternalError(error.what()));
+      }
+      server_->Post([this, shared, exchange, record, reply = std::move(reply)]() mutable {
+        record.status = reply.status;
+        exchange->Send(Finished(std::move(reply), *shared, record.id));
+        Log(record);
+      });
+    });
     return;
   }
   HttpReply reply = request.method == "OPTIONS" ? Preflight(request, *route) : Get(*route);
@@ -264,9 +293,34 @@ HttpReply Api::Get(const Route& route) const {
     reply.body = text::DumpJson({{"object", "list"}, {"data", std::move(list)}});
     return reply;
   }
-  const absl::Status known = CheckModel({{"model", route.model}}, options_.model_names);
+  const absl::Status known = CheckModel({{"model", route.name}}, options_.model_names);
   if (!known.ok()) return ErrorReply(nullptr, known);
-  reply.body = text::DumpJson(ModelJson(route.model));
+  reply.body = text::DumpJson(ModelJson(route.name));
+  return reply;
+}
+
+HttpReply Api::Stored(const HttpRequest& request, const Route& route) const {
+  HttpReply reply;
+  const std::string owner = options_.keys.OwnerOf(request);
+  const absl::Status none = NotFound("no response {} is stored{}", Describe(Json(route.name)),
+                                     store_ == nullptr ? ": storing them is off" : "");
+  if (store_ == nullptr) return ErrorReply(nullptr, none);
+  if (request.method == "DELETE") {
+    if (!store_->Delete(owner, route.name)) return ErrorReply(nullptr, none);
+    reply.body = text::DumpJson({{"id", route.name}, {"object", "response"}, {"deleted", true}});
+    return reply;
+  }
+  const std::shared_ptr<const StoredResponse> stored = store_->Get(owner, route.name);
+  if (stored == nullptr) return ErrorReply(nullptr, none);
+  if (route.kind == Route::Kind::kResponse) {
+    reply.body = stored->response;
+    return reply;
+  }
+  const absl::StatusOr<ItemPage> page = ParseItemPage(QueryOf(request.target));
+  if (!page.ok()) return ErrorReply(nullptr, page.status());
+  const absl::StatusOr<Json> list = ListInputItems(*stored, *page);
+  if (!list.ok()) return ErrorReply(nullptr, list.status());
+  reply.body = text::DumpJson(*list);
   return reply;
 }
 
@@ -297,7 +351,9 @@ void Api::Parse(const std::shared_ptr<Call>& call) const {
   call->request.budget.reset();
   HttpReply reply;
   if (status.ok() && endpoint.parse != nullptr) {
-    absl::StatusOr<Job> job = endpoint.parse(*body, *engine_, parse_options_);
+    ParseOptions options = parse_options_;
+    options.owner = options_.keys.OwnerOf(call->request);
+    absl::StatusOr<Job> job = endpoint.parse(*body, *engine_, options);
     if (job.ok()) {
       auto shared = std::make_shared<Job>(*std::move(job));
       server_->Post([this, call, shared] { Generate(call, std::move(*shared)); });

@@ -14,6 +14,7 @@
 #include "serving/http/request_log.h"
 #include "serving/http/router.h"
 #include "serving/http/server.h"
+#include "serving/responses/response_store.h"
 
 namespace hadal::serving {
 
@@ -23,6 +24,7 @@ struct ApiOptions {
   ApiKeys keys;
   std::vector<std::string> cors_origins;  // "*" among them: all
   int64_t max_waiting = 4096;
+  size_t response_store_bytes = size_t{256} << 20;  // of answers of /v1/responses that are kept; 0: none
   bool log_requests = false;
   bool log_content = false;
 };
@@ -52,6 +54,8 @@ class Api : public HttpHandler {
   HttpReply Finished(HttpReply reply, const HttpRequest& request, const std::string& id) const;
   HttpReply Preflight(const HttpRequest& request, const Route& route) const;
   HttpReply Get(const Route& route) const;
+  // A stored response or its input; the former is deleted by DELETE.
+  HttpReply Stored(const HttpRequest& request, const Route& route) const;
   text::Json ModelJson(const std::string& name) const;
   void Post(HttpRequest request, const Endpoint& endpoint, std::shared_ptr<Exchange> exchange, RequestRecord record);
   // On a worker.
@@ -61,6 +65,7 @@ class Api : public HttpHandler {
   void Log(const RequestRecord& record) const;
 
   const ApiOptions options_;
+  const std::unique_ptr<ResponseStore> store_;  // null: nothing is stored
   HttpServer* server_;
   ParseOptions parse_options_;
   // Of the server's thread.

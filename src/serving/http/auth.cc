@@ -19,6 +19,12 @@ bool IsBearer(std::string_view scheme) {
   return true;
 }
 
+std::string_view KeyOf(std::string_view bearer) {
+  std::string_view key = bearer.substr(std::string_view("bearer ").size());
+  while (key.starts_with(' ')) key.remove_prefix(1);
+  return key;
+}
+
 }  // namespace
 
 void ApiKeys::Add(std::string_view key) { digests_.push_back(DigestOf(key)); }
@@ -37,14 +43,16 @@ bool ApiKeys::Contains(std::string_view key) const {
 bool ApiKeys::Admits(const HttpRequest& request, bool takes_x_api_key) const {
   if (empty()) return true;
   const std::vector<std::string_view> bearer = request.Header("authorization");
-  if (bearer.size() == 1 && IsBearer(bearer[0])) {
-    std::string_view key = bearer[0].substr(std::string_view("bearer ").size());
-    while (key.starts_with(' ')) key.remove_prefix(1);
-    return Contains(key);
-  }
+  if (bearer.size() == 1 && IsBearer(bearer[0])) return Contains(KeyOf(bearer[0]));
   if (!bearer.empty() || !takes_x_api_key) return false;
   const std::vector<std::string_view> key = request.Header("x-api-key");
   return key.size() == 1 && Contains(key[0]);
+}
+
+std::string ApiKeys::OwnerOf(const HttpRequest& request) const {
+  if (empty()) return {};
+  const std::vector<std::string_view> bearer = request.Header("authorization");
+  return bearer.size() == 1 && IsBearer(bearer[0]) ? HexDigest(DigestOf(KeyOf(bearer[0]))) : std::string();
 }
 
 }  // namespace hadal::serving

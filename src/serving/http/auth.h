@@ -1,6 +1,7 @@
 // The keys that clients may show.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,9 @@ class ApiKeys {
   bool Contains(std::string_view key) const;
   // Whether the request shows one: "Authorization: Bearer KEY", once; or x-api-key, where that is taken.
   bool Admits(const HttpRequest& request, bool takes_x_api_key) const;
+  // Whose request it is: a digest of the key that it shows as "Authorization: Bearer KEY"; empty without keys, when all
+  // are one's. Of requests that are admitted.
+  std::string OwnerOf(const HttpRequest& request) const;
 
  private:
   std::vector<Sha256Digest> digests_;

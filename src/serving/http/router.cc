@@ -6,6 +6,7 @@ namespace hadal::serving {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kResponsePrefix = "/v1/responses/", kItemsSuffix = "/input_items";
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -62,6 +63,12 @@ std::optional<std::string> PathOf(std::string_view target) {
   return path;
 }
 
+std::string_view QueryOf(std::string_view target) {
+  target = target.substr(0, target.find('#'));
+  const size_t mark = target.find('?');
+  return mark == target.npos ? std::string_view() : target.substr(mark + 1);
+}
+
 std::optional<Route> FindRoute(std::string_view path) {
   using Kind = Route::Kind;
   constexpr std::pair<std::string_view, Kind> kFixed[] = {
@@ -72,7 +79,14 @@ std::optional<Route> FindRoute(std::string_view path) {
     if (path == name) return Route{.kind = kind};
   }
   if (path.starts_with(kModelPrefix)) {
-    return Route{.kind = Kind::kModel, .model = std::string(path.substr(kModelPrefix.size()))};
+    return Route{.kind = Kind::kModel, .name = std::string(path.substr(kModelPrefix.size()))};
+  }
+  if (path.starts_with(kResponsePrefix)) {
+    std::string_view id = path.substr(kResponsePrefix.size());
+    const bool items = id.ends_with(kItemsSuffix);
+    if (items) id.remove_suffix(kItemsSuffix.size());
+    if (id.empty() || id.find('/') != id.npos) return std::nullopt;
+    return Route{.kind = items ? Kind::kResponseItems : Kind::kResponse, .name = std::string(id)};
   }
   for (const Endpoint& endpoint : Endpoints()) {
     if (path == endpoint.path) return Route{.kind = Kind::kEndpoint, .endpoint = &endpoint};

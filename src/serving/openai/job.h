@@ -20,6 +20,8 @@
 
 namespace hadal::serving {
 
+class ResponseStore;  // responses/response_store.h
+
 // What whoever serves lays down; a request can go no further.
 struct ParseOptions {
   std::string model = "hadal";  // the name in answers to requests that give none
@@ -33,6 +35,10 @@ struct ParseOptions {
   size_t max_image_bytes = size_t{20} << 20;  // of the file
   // Rows times the entries of a row that prompt_logprobs may ask for.
   int64_t max_prompt_logprobs = int64_t{1} << 20;
+  // Where answers of /v1/responses are kept, which outlives the job; null: nowhere. Of each request: whose it is, for
+  // the store.
+  ResponseStore* store = nullptr;
+  std::string owner = {};
 };
 
 // One choice of the answer.
@@ -49,10 +55,10 @@ struct PromptInfo {
 
 // What /v1/responses needs to know of its request beside the chat that it is (responses/responses.h).
 struct ResponsesRequest {
-  text::Json repeated;  // the request's settings, which the answer repeats
-  text::Json items;     // input, that of earlier responses included; only with `store`
-  bool store = false;   // the answer is to be kept
-  std::string owner;    // who may see it
+  text::Json repeated;             // the request's settings, which the answer repeats
+  text::Json items;                // input, that of earlier responses included; only with `store`
+  ResponseStore* store = nullptr;  // where the answer is to be kept; null: it is not
+  std::string owner;               // who may see it
 };
 
 struct Job {

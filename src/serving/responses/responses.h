@@ -8,8 +8,10 @@
 // effect. `truncation: auto` leaves out the oldest turns of a conversation that does not fit.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,26 +23,37 @@
 
 namespace hadal::serving {
 
-// `json`: the body of POST /v1/responses. `store` may be null; `owner`: whose request it is, for the store. The job has
-// one request. Errors: InvalidArgument, as ParseChatCompletion, beginning with the path of the field at fault; NotFound
-// for an unknown previous_response_id; Unimplemented for background, prompt and conversation.
-absl::StatusOr<Job> ParseResponses(const text::Json& json, const runtime::Engine& engine,
-                                   const ParseOptions& options = {}, ResponseStore* store = nullptr,
-                                   const std::string& owner = "");
+// The body of POST /v1/responses. The job has one request. Errors: InvalidArgument, as ParseChatCompletion, beginning
+// with the path of the field at fault; NotFound for a previous_response_id that options.store does not have for
+// options.owner; Unimplemented for background, prompt and conversation.
+absl::StatusOr<Job> ParseResponses(const text::Json& body, const runtime::Engine& engine,
+                                   const ParseOptions& options = {});
 
 // The answer's body. `result`: of the job's request.
 text::Json BuildResponse(const Job& job, const runtime::GenerateResult& result);
-// Puts an answer into the store if its request said so and it did not fail; `store` may be null.
-void KeepResponse(const Job& job, const text::Json& response, ResponseStore* store);
+// Puts an answer into the job's store, if it has one and the answer did not fail.
+void KeepResponse(const Job& job, const text::Json& response);
 
-// The streamed answer of a job, which must outlive the encoder, as must `store` (may be null): a stream that comes to
-// its end keeps its answer there. The items that its events make are those of BuildResponse, but for calls that were
-// cut off: they are incomplete items, in the stream alone.
+// The streamed answer of a job, which must outlive the encoder. A stream that comes to its end keeps its answer. The
+// items that its events make are those of BuildResponse, but for calls that were cut off: they are incomplete items, in
+// the stream alone.
 //
 // The content of reasoning begins and ends with response.content_part events, as OpenAI has it. The
 // response.reasoning_part events of spec 6.10 are another server's: OpenAI's client for JavaScript (6.49) fails on
 // them.
-std::unique_ptr<StreamEncoder> MakeResponsesStream(const Job& job, ResponseStore* store = nullptr);
+std::unique_ptr<StreamEncoder> MakeResponsesStream(const Job& job);
+
+// The page of a list that a query asks for.
+struct ItemPage {
+  int64_t limit = 20;      // items, 1 to 100
+  bool ascending = false;  // the first first
+  std::string after = {};  // the id of the item before the page's first, in its order; empty: from the beginning
+};
+// `limit`, `order` and `after` of a query ("limit=5&order=asc"), still encoded. InvalidArgument, naming the parameter.
+absl::StatusOr<ItemPage> ParseItemPage(std::string_view query);
+// GET /v1/responses/{id}/input_items: the conversation that a stored answer was given to, that of earlier responses
+// included: {"object": "list", "data", "first_id", "last_id", "has_more"}. InvalidArgument if `after` is none of them.
+absl::StatusOr<text::Json> ListInputItems(const StoredResponse& stored, const ItemPage& page);
 
 // As HttpStatus and ErrorBody; Unimplemented is 501.
 int ResponsesHttpStatus(const absl::Status& status);

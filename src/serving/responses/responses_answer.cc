@@ -42,6 +42,14 @@ const char* ResponseStatus(const GenerateResult* result) {
   return result->finish_reason == FinishReason::kCancelled ? "failed" : "completed";
 }
 
+// Of an item of the input.
+const char* IdPrefix(const Json& item) {
+  const Json type = item.value("type", Json());
+  if (type == "function_call") return "fc_";
+  if (type == "function_call_output") return "fco_";
+  return type == "reasoning" ? "rs_" : "msg_";
+}
+
 }  // namespace
 
 Json ReasoningPart(const std::string& text) { return {{"type", "reasoning_text"}, {"text", text}}; }
@@ -102,11 +110,15 @@ Json BuildResponse(const Job& job, const GenerateResult& result) {
   return ResponseJson(job, std::move(output), &result);
 }
 
-void KeepResponse(const Job& job, const Json& response, ResponseStore* store) {
-  if (store == nullptr || !job.responses.store || response["status"] == "failed") return;
+void KeepResponse(const Job& job, const Json& response) {
+  if (job.responses.store == nullptr || response["status"] == "failed") return;
   Json items = job.responses.items;
   for (const Json& item : response["output"]) items.push_back(item);
-  store->Put(job.responses.owner, job.id, {text::DumpJson(response), text::DumpJson(items)});
+  for (Json& item : items) {
+    // Whoever lists them goes on behind one of them.
+    if (!item.contains("id") || !item["id"].is_string()) item["id"] = RandomId(IdPrefix(item));
+  }
+  job.responses.store->Put(job.responses.owner, job.id, {text::DumpJson(response), text::DumpJson(items)});
 }
 
 }  // namespace hadal::serving

@@ -237,7 +237,7 @@ Json Repeated(const Fields& body, const Job& job, const std::string& truncation)
           {"parallel_tool_calls", job.parallel_tool_calls},
           {"previous_response_id", body["previous_response_id"]},
           {"reasoning", {{"effort", inside("reasoning", "effort")}, {"summary", nullptr}}},
-          {"store", job.responses.store},
+          {"store", job.responses.store != nullptr},
           {"temperature", sampling.temperature},
           {"text", {{"format", format.is_null() ? Json{{"type", "text"}} : format}}},
           {"tool_choice", given("tool_choice", "auto")},
@@ -249,8 +249,7 @@ Json Repeated(const Fields& body, const Job& job, const std::string& truncation)
 
 }  // namespace
 
-absl::StatusOr<Job> ParseResponses(const Json& body, const runtime::Engine& engine, const ParseOptions& options,
-                                   ResponseStore* store, const std::string& owner) {
+absl::StatusOr<Job> ParseResponses(const Json& body, const runtime::Engine& engine, const ParseOptions& options) {
   if (!body.is_object()) return InvalidArgument("expected an object, found {}", Describe(body));
   const Fields fields(body);
   HADAL_RETURN_IF_ERROR(CheckUnsupported(fields));
@@ -261,15 +260,17 @@ absl::StatusOr<Job> ParseResponses(const Json& body, const runtime::Engine& engi
     return fields.Expected("truncation", "\"auto\" or \"disabled\"");
   bool keep = true;
   HADAL_RETURN_IF_ERROR(fields.Read("store", &keep));
-  HADAL_ASSIGN_OR_RETURN(History history, ReadHistory(fields, store, owner));
+  HADAL_ASSIGN_OR_RETURN(History history, ReadHistory(fields, options.store, options.owner));
   absl::StatusOr<Job> job = truncation == "auto" ? ParseWhatFits(fields, history, engine, options)
                                                  : ParseFrom(fields, history, 0, engine, options);
   if (!job.ok()) return job.status();
   job->kind = Job::Kind::kResponses;
   job->id = RandomId("resp_");
-  job->responses.store = keep && store != nullptr;
-  job->responses.owner = owner;
-  if (job->responses.store) job->responses.items = std::move(history.items);
+  job->responses.owner = options.owner;
+  if (keep && options.store != nullptr) {
+    job->responses.store = options.store;
+    job->responses.items = std::move(history.items);
+  }
   job->responses.repeated = Repeated(fields, *job, truncation);
   return job;
 }

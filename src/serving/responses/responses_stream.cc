@@ -14,7 +14,7 @@ using text::OutputEvent;
 
 class ResponsesStream : public StreamEncoder {
  public:
-  ResponsesStream(const Job& job, ResponseStore* store) : job_(job), store_(store) {}
+  explicit ResponsesStream(const Job& job) : job_(job) {}
 
   std::vector<StreamFrame> Begin() override {
     const Json response = ResponseJson(job_, Json::array(), nullptr);
@@ -39,7 +39,7 @@ class ResponsesStream : public StreamEncoder {
   }
 
   std::vector<StreamFrame> End() override {
-    KeepResponse(job_, response_, store_);
+    KeepResponse(job_, response_);
     Emit(last_event_, {{"response", response_}});
     return std::exchange(frames_, {});
   }
@@ -144,7 +144,6 @@ class ResponsesStream : public StreamEncoder {
   }
 
   const Job& job_;
-  ResponseStore* store_;
   std::vector<StreamFrame> frames_;
   int64_t sequence_ = 0;
   Json output_ = Json::array();  // items that are closed
@@ -157,8 +156,6 @@ class ResponsesStream : public StreamEncoder {
 
 }  // namespace
 
-std::unique_ptr<StreamEncoder> MakeResponsesStream(const Job& job, ResponseStore* store) {
-  return std::make_unique<ResponsesStream>(job, store);
-}
+std::unique_ptr<StreamEncoder> MakeResponsesStream(const Job& job) { return std::make_unique<ResponsesStream>(job); }
 
 }  // namespace hadal::serving

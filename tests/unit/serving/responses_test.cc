@@ -22,7 +22,10 @@ std::string With(std::string_view input, std::string_view fields = "") {
 std::string Asks(std::string_view fields = "") { return With("\"What is 478 + 365?\"", fields); }
 
 absl::StatusOr<Job> Read(std::string_view json, ResponseStore* store = nullptr, const std::string& owner = "") {
-  return ParseResponses(Body(json), BundledEngine(), {}, store, owner);
+  ParseOptions options;
+  options.store = store;
+  options.owner = owner;
+  return ParseResponses(Body(json), BundledEngine(), options);
 }
 Job Taken(std::string_view json, ResponseStore* store = nullptr, const std::string& owner = "") {
   absl::StatusOr<Job> job = Read(json, store, owner);
@@ -148,7 +151,7 @@ TEST(ParseResponses, ValuesArrive) {
   EXPECT_TRUE(r.stop.empty());  // no field of this API
   EXPECT_TRUE(job.stream && !job.parallel_tool_calls);
   EXPECT_EQ(job.user, "u");
-  EXPECT_FALSE(job.responses.store);
+  EXPECT_EQ(job.responses.store, nullptr);
   const Json want = {{"background", false},
                      {"instructions", "I."},
                      {"max_output_tokens", 7},
@@ -491,10 +494,10 @@ TEST(ResponsesStream, Failure) {
 TEST(Stored, AResponseIsContinuedByItsOwner) {
   ResponseStore store({});
   const Job first = Taken(Asks("\"instructions\": \"Be brief.\""), &store, "ann");
-  EXPECT_TRUE(first.responses.store);
+  EXPECT_EQ(first.responses.store, &store);
   const Json response = BuildResponse(first, Answer(first, {"Hm.</think>843."}).result);
   EXPECT_EQ(response["store"], true);
-  KeepResponse(first, response, &store);
+  KeepResponse(first, response);
   const auto stored = store.Get("ann", first.id);
   ASSERT_NE(stored, nullptr);
   EXPECT_EQ(Body(stored->response), response);
@@ -511,14 +514,54 @@ TEST(Stored, AResponseIsContinuedByItsOwner) {
       StartsWith("400 input[0].role: "));
 
   // A stream keeps its answer too, once it has come to its end.
-  const auto encoder = MakeResponsesStream(second, &store);
+  const auto encoder = MakeResponsesStream(second);
   Stream(encoder.get(), Answer(second, {"</think>844."}));
   const Job third = Taken(With("\"So?\"", fmt::format("\"previous_response_id\": \"{}\"", second.id)), &store, "ann");
   EXPECT_THAT(TextOf(third), HasSubstr("And 1 more?<｜Assistant｜></think>844."));
 
   const Job unkept = Taken(Asks("\"store\": false"), &store, "ann");
-  KeepResponse(unkept, BuildResponse(unkept, Answer(unkept, {"x"}).result), &store);
+  KeepResponse(unkept, BuildResponse(unkept, Answer(unkept, {"x"}).result));
   EXPECT_EQ(store.size(), 2u);
+}
+
+TEST(Stored, InputsAreLists) {
+  ResponseStore store({});
+  std::string items = R"({"role": "user", "content": "0", "id": 5})";
+  for (int i = 1; i < 30; ++i) {
+    items +=
+        fmt::format(R"(, {{"role": "{}", "content": "{}", "id": "i{}"}})", i % 2 == 1 ? "user" : "assistant", i, i);
+  }
+  const Job job = Taken(With(fmt::format("[{}]", items)), &store, "ann");
+  KeepResponse(job, BuildResponse(job, Answer(job, {"Hm.</think>843."}).result));
+  const auto stored = store.Get("ann", job.id);
+  ASSERT_NE(stored, nullptr);
+  const auto list = [&](std::string_view query) {
+    const auto page = ParseItemPage(query);
+    EXPECT_TRUE(page.ok()) << page.status();
+    const auto listed = ListInputItems(*stored, *page);
+    EXPECT_TRUE(listed.ok()) << listed.status();
+    return listed.ok() ? *listed : Json();
+  };
+  const Json last = list("");
+  ASSERT_EQ(last["data"].size(), 20u);
+  EXPECT_EQ(last["has_more"], true);
+  EXPECT_EQ(last["first_id"], "i29");
+  EXPECT_EQ(last["last_id"], "i10");
+  EXPECT_EQ(last["data"][0]["content"], Json::parse(R"([{"type": "input_text", "text": "29"}])"));
+  EXPECT_EQ(last["data"][1]["content"], Json::parse(R"([{"type": "output_text", "text": "28", "annotations": []}])"));
+  const Json rest = list("after=i10&limit=100");
+  EXPECT_EQ(rest["data"].size(), 10u);
+  EXPECT_EQ(rest["has_more"], false);
+  EXPECT_THAT(rest["last_id"].get<std::string>(), MatchesRegex("msg_[0-9a-f]{32}"));
+  EXPECT_EQ(list("order=asc&limit=1&&x=y&=&z")["data"][0]["content"][0]["text"], "0");
+  EXPECT_EQ(list("order=asc&after=i29")["first_id"], nullptr);
+  for (const char* bad :
+       {"limit=0", "limit=101", "limit=-1", "limit=5x", "limit", "limit=99999999999999999999", "order=", "order=ASC"}) {
+    const auto page = ParseItemPage(bad);
+    ASSERT_FALSE(page.ok()) << bad;
+    EXPECT_THAT(std::string(Message(page.status())), StartsWith(std::string(bad).substr(0, 5) + ": ")) << bad;
+  }
+  EXPECT_THAT(std::string(Message(ListInputItems(*stored, {.after = "i30"}).status())), StartsWith("after: "));
 }
 
 }  // namespace

@@ -29,9 +29,29 @@ TEST(PathOf, Normalizes) {
   }
 }
 
+TEST(QueryOf, IsWhatFollowsThePath) {
+  EXPECT_EQ(QueryOf("/a?b=c&d=%20#e?f"), "b=c&d=%20");
+  EXPECT_EQ(QueryOf("/a?b?c"), "b?c");
+  for (const char* none : {"", "/a", "/a?", "/a#b?c"}) EXPECT_EQ(QueryOf(none), "") << none;
+}
+
 TEST(FindRoute, KnowsWhatThereIs) {
-  EXPECT_EQ(FindRoute("/v1/models/org/name")->model, "org/name");
+  EXPECT_EQ(FindRoute("/v1/models/org/name")->name, "org/name");
   EXPECT_EQ(FindRoute("/v1/models")->kind, Route::Kind::kModels);
+  const std::optional<Route> response = FindRoute("/v1/responses/resp_1");
+  EXPECT_EQ(response->kind, Route::Kind::kResponse);
+  EXPECT_EQ(response->name, "resp_1");
+  EXPECT_TRUE(response->Takes("GET") && response->Takes("HEAD") && response->Takes("DELETE"));
+  EXPECT_FALSE(response->Takes("POST"));
+  EXPECT_EQ(response->methods(), "GET, HEAD, DELETE, OPTIONS");
+  const std::optional<Route> items = FindRoute("/v1/responses/resp_1/input_items");
+  EXPECT_EQ(items->kind, Route::Kind::kResponseItems);
+  EXPECT_EQ(items->name, "resp_1");
+  EXPECT_FALSE(items->Takes("DELETE"));
+  for (const char* none :
+       {"/v1/responses/", "/v1/responses//input_items", "/v1/responses/a/b", "/v1/responses/a/b/input_items"}) {
+    EXPECT_FALSE(FindRoute(none).has_value()) << none;
+  }
   for (const Endpoint& endpoint : Endpoints()) {
     const std::optional<Route> route = FindRoute(endpoint.path);
     ASSERT_TRUE(route.has_value());
@@ -73,6 +93,21 @@ TEST(ApiKeys, WhoMay) {
   EXPECT_FALSE(admits({{"x-api-key", "secret"}, {"x-api-key", "secret"}}, true));
   EXPECT_FALSE(admits({{"Authorization", "Bearersecret"}}));
   EXPECT_FALSE(admits({}));
+}
+
+TEST(ApiKeys, KnowWhoseARequestIs) {
+  const auto with = [](std::string_view key) {
+    HttpRequest request;
+    request.headers = {{"Authorization", fmt::format("Bearer {}", key)}};
+    return request;
+  };
+  ApiKeys keys;
+  EXPECT_EQ(keys.OwnerOf(with("ann")), "") << "without keys all are one";
+  keys.Add("ann");
+  keys.Add("bob");
+  EXPECT_EQ(keys.OwnerOf(with("ann")).size(), 64u);
+  EXPECT_EQ(keys.OwnerOf(with("  ann")), keys.OwnerOf(with("ann")));
+  EXPECT_NE(keys.OwnerOf(with("bob")), keys.OwnerOf(with("ann")));
 }
 
 TEST(Metrics, StepsOfSeveralTokensAreDividedAmongThem) {
