@@ -195,15 +195,20 @@ class EventReader {
     outcome_.tokens.push_back(tokens);
   }
 
+  // A text or a list that is not empty.
+  static bool IsSome(const Json& value) {
+    return value.is_string() ? !value.get_ref<const std::string&>().empty() : !value.empty();
+  }
+
   static bool HasText(const Json& event) {
     const auto choices = event.find("choices");
     if (choices == event.end() || !choices->is_array() || choices->empty() || !(*choices)[0].is_object()) return false;
     const Json& choice = (*choices)[0];
-    if (choice.contains("text")) return choice["text"].is_string() && choice["text"] != "";
+    if (choice.contains("text")) return IsSome(choice["text"]);
     if (!choice.contains("delta") || !choice["delta"].is_object()) return false;
     for (const char* name : {"content", "reasoning_content", "reasoning", "tool_calls"}) {
       const auto field = choice["delta"].find(name);
-      if (field != choice["delta"].end() && !field->is_null() && !field->empty() && *field != "") return true;
+      if (field != choice["delta"].end() && IsSome(*field)) return true;
     }
     return false;
   }

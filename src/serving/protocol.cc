@@ -8,7 +8,6 @@
 namespace hadal::serving {
 namespace {
 
-using runtime::Engine;
 using runtime::GenerateResult;
 
 // The protocols whose jobs have one request, in the table's form.
