@@ -101,6 +101,8 @@ class PagedFakeModel : public models::Model {
   // Right two times of three on the first draft, otherwise something else.
   absl::Status Draft(int, const models::StepInput& step) override {
     ++draft_steps;
+    if (!draft_fault.ok()) return draft_fault;
+    draft_rows += static_cast<int64_t>(step.logit_rows.size());
     std::vector<uint64_t> values;
     for (size_t i = 0; i < step.ids.size(); ++i) {
       const uint64_t source = last_.at(step.source_rows.empty() ? i : step.source_rows[i]);
@@ -108,7 +110,9 @@ class PagedFakeModel : public models::Model {
       if (source % 3 == 0) values.back() = source;
     }
     for (size_t i = 0; i < step.logit_rows.size(); ++i) {
-      FillLogits(values[step.logit_rows[i]], config_.vocab_size, step.logits + i * config_.vocab_size);
+      float* logits = step.logits + i * config_.vocab_size;
+      FillLogits(values[step.logit_rows[i]], config_.vocab_size, logits);
+      if (poison_drafts) logits[5] = kNotANumber;
     }
     last_ = values;
     return absl::OkStatus();
@@ -132,9 +136,10 @@ class PagedFakeModel : public models::Model {
   }
 
   int steps = 0, draft_steps = 0;
-  int64_t most_rows = 0;
-  uint64_t poisoned = 0;  // the row of this value (PlainValue) has logits that are no numbers
-  absl::Status fault;     // of every step
+  int64_t most_rows = 0, draft_rows = 0;  // of a step; of all drafts, with logits
+  uint64_t poisoned = 0;                  // the row of this value (PlainValue) has logits that are no numbers
+  bool poison_drafts = false;             // all rows of the draft block have
+  absl::Status fault, draft_fault;        // of every step, of every draft step
 
  private:
   static constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
