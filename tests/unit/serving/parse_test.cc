@@ -425,6 +425,19 @@ TEST(ParseBody, DefaultsAreTheServers) {
   EXPECT_EQ(Accepted(Chat("")).requests[0].sampling.temperature, BundledEngine().default_sampling().temperature);
 }
 
+// Row 40.
+TEST(ParseBody, PrioritiesHaveABound) {
+  ParseOptions options;
+  options.best_priority = 0;
+  for (const auto& [given, counts] : {std::pair<int64_t, int64_t>{-3, 0}, {INT64_MIN, 0}, {0, 0}, {7, 7}}) {
+    const std::string field = fmt::format("\"priority\": {}", given);
+    EXPECT_EQ(Accepted(Chat(field), options).requests[0].priority, counts);
+    EXPECT_EQ(Accepted(Prompt("\"x\"", field), options).requests[0].priority, counts);
+    EXPECT_EQ(Accepted(Chat(field)).requests[0].priority, given);
+  }
+  EXPECT_EQ(Accepted(Chat(""), options).requests[0].priority, 0);
+}
+
 TEST(ParseBody, SeveralAnswers) {
   const Job job = Accepted(Chat("\"n\": 3, \"seed\": 5, \"temperature\": 1"));
   ASSERT_EQ(job.requests.size(), 3u);
