@@ -83,7 +83,10 @@ absl::Status ReadBadWords(const Fields& body, const text::Tokenizer& tokenizer,
 absl::Status ReadLimits(const Fields& body, const ParseOptions& options, Common* common) {
   runtime::GenerateRequest& request = common->request;
   HADAL_RETURN_IF_ERROR(body.ReadCount("max_tokens", 1, kMost, &request.max_tokens));
+  // Some clients send both; an answer is within either.
+  const int64_t older = body.Has("max_tokens") ? request.max_tokens : kMost;
   HADAL_RETURN_IF_ERROR(body.ReadCount("max_completion_tokens", 1, kMost, &request.max_tokens));
+  request.max_tokens = std::min(request.max_tokens, older);
   HADAL_RETURN_IF_ERROR(body.ReadCount("min_tokens", 0, kMost, &request.sampling.min_tokens));
   if (request.max_tokens > 0 && request.sampling.min_tokens > request.max_tokens) {
     return InvalidArgument("min_tokens: expected at most max_tokens, which is {}, found {}", request.max_tokens,

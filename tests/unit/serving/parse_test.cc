@@ -425,6 +425,22 @@ TEST(ParseBody, DefaultsAreTheServers) {
   EXPECT_EQ(Accepted(Chat("")).requests[0].sampling.temperature, BundledEngine().default_sampling().temperature);
 }
 
+// Field report B19.
+TEST(ParseBody, TheSmallerOfTwoLimitsCounts) {
+  const auto limit = [](const char* fields, const ParseOptions& options = {}) {
+    return Accepted(Chat(fields), options).requests[0].max_tokens;
+  };
+  EXPECT_EQ(limit(R"("max_tokens": 8, "max_completion_tokens": 500)"), 8);
+  EXPECT_EQ(limit(R"("max_tokens": 500, "max_completion_tokens": 8)"), 8);
+  EXPECT_EQ(limit(R"("max_tokens": null, "max_completion_tokens": 500)"), 500);
+  EXPECT_EQ(limit(R"("max_tokens": 8, "max_completion_tokens": null)"), 8);
+  // A default of the server is none of the request's.
+  ParseOptions options;
+  options.defaults.emplace().max_tokens = 77;
+  EXPECT_EQ(limit(R"("max_completion_tokens": 500)", options), 500);
+  EXPECT_EQ(limit("", options), 77);
+}
+
 // Row 40.
 TEST(ParseBody, PrioritiesHaveABound) {
   ParseOptions options;
