@@ -248,7 +248,6 @@ bool Executor::Step() {
   stats_.rows += RowsOfStep();
   absl::Status status = model_->Forward(step);
   const Clock::time_point now = Clock::now();
-  stats_.failed_steps = status.ok() ? 0 : stats_.failed_steps + 1;
   for (size_t i = 0; i < plan.size(); ++i) {
     Outcome& outcome = outcomes_[i];
     if (!status.ok()) {
@@ -261,6 +260,7 @@ bool Executor::Step() {
     if (!outcome.over) Sample(plan[i], &outcome, now);
   }
   if (status.ok() && options_.num_speculative_tokens > 0) status = Draft(plan);
+  stats_.failed_steps = status.ok() ? 0 : stats_.failed_steps + 1;
   for (size_t i = 0; i < plan.size(); ++i) {
     Sequence* sequence = plan[i].sequence;
     const Outcome& outcome = outcomes_[i];
@@ -316,6 +316,7 @@ absl::Status Executor::Draft(const std::vector<Work>& plan) {
     }
     // One draft at least must be of use: it is checked together with the last token, and one more is drawn.
     if (!work.samples || sequence->room() < 2 || sequence->size() + 1 >= setup_.max_context) continue;
+    if (!sequence->drafts_help()) continue;
     drafting_.push_back(sequence);
     draft_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
   }

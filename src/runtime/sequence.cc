@@ -182,7 +182,10 @@ bool Sequence::DrawDraft(std::span<const float> logits) {
     draft = sampler_.DrawDraft(logits, position, draft_rows_[drafts.size()]);
     drawn_drafts_ = drafts.size() + 1;
   }
-  if (draft < 0) return false;
+  if (draft < 0) {
+    ++draft_faults_;
+    return false;
+  }
   drafts.push_back(draft);
   return true;
 }

@@ -53,6 +53,8 @@ class Sequence {
   absl::StatusOr<SampledToken> Draw(std::span<const float> logits, int64_t draft = -1);
   // Drafts a token behind tokens() and `drafts` from a row of the draft block; false if there is none.
   bool DrawDraft(std::span<const float> logits);
+  // Not any more once several rows of the draft block were none to draw from.
+  bool drafts_help() const { return draft_faults_ < kMostDraftFaults; }
   // The log-probability of the prompt's token at `position`, from the row of logits before it. Internal if that is not
   // finite. Positions that were reported before a preemption are left alone.
   absl::Status ReportPrompt(int64_t position, std::span<const float> logits);
@@ -83,6 +85,8 @@ class Sequence {
   void NoteStart(Clock::time_point now);
 
  private:
+  static constexpr int kMostDraftFaults = 4;
+
   Sequence(int64_t number, GenerateRequest request, RequestCallbacks callbacks, const SequenceSetup& setup,
            Sampler sampler);
 
@@ -104,6 +108,7 @@ class Sequence {
   std::vector<int32_t> tokens_;
   std::vector<std::vector<float>> draft_rows_;  // rejection mode: what each of drafts was drawn from
   size_t drawn_drafts_ = 0;                     // of them
+  int draft_faults_ = 0;
   int64_t prompt_size_ = 0;
   int64_t limit_ = 0;
   GenerateResult result_;

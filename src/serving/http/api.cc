@@ -79,6 +79,8 @@ Api::Api(ApiOptions options, HttpServer* server)
     : options_(std::move(options)), store_(MakeStore(options_.response_store_bytes)), server_(server) {
   parse_options_.model = options_.model_names.front();
   parse_options_.store = store_.get();
+  // Where keys are asked for, clients are strangers to each other: nobody goes before the others by a number.
+  if (!options_.keys.empty()) parse_options_.best_priority = 0;
 }
 
 void Api::Start(const runtime::Engine* engine, runtime::Service* service, Metrics* metrics) {

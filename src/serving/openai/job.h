@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct ParseOptions {
   size_t max_image_bytes = size_t{20} << 20;  // of the file
   // Rows times the entries of a row that prompt_logprobs may ask for.
   int64_t max_prompt_logprobs = int64_t{1} << 20;
+  // Lower ones of requests count as this: whoever may not go before all others.
+  int64_t best_priority = std::numeric_limits<int64_t>::min();
   // Where answers of /v1/responses are kept, which outlives the job; null: nowhere. Of each request: whose it is, for
   // the store.
   ResponseStore* store = nullptr;

@@ -83,7 +83,10 @@ absl::Status ReadBadWords(const Fields& body, const text::Tokenizer& tokenizer,
 absl::Status ReadLimits(const Fields& body, const ParseOptions& options, Common* common) {
   runtime::GenerateRequest& request = common->request;
   HADAL_RETURN_IF_ERROR(body.ReadCount("max_tokens", 1, kMost, &request.max_tokens));
+  // Some clients send both; an answer is within either.
+  const int64_t older = body.Has("max_tokens") ? request.max_tokens : kMost;
   HADAL_RETURN_IF_ERROR(body.ReadCount("max_completion_tokens", 1, kMost, &request.max_tokens));
+  request.max_tokens = std::min(request.max_tokens, older);
   HADAL_RETURN_IF_ERROR(body.ReadCount("min_tokens", 0, kMost, &request.sampling.min_tokens));
   if (request.max_tokens > 0 && request.sampling.min_tokens > request.max_tokens) {
     return InvalidArgument("min_tokens: expected at most max_tokens, which is {}, found {}", request.max_tokens,
@@ -125,7 +128,8 @@ absl::Status ReadStreaming(const Fields& body, Job* job) {
   return stream.Read("continuous_usage_stats", &job->continuous_usage_stats);
 }
 
-absl::Status ReadIdentity(const Fields& body, Job* job, runtime::GenerateRequest* request) {
+absl::Status ReadIdentity(const Fields& body, const ParseOptions& options, Job* job,
+                          runtime::GenerateRequest* request) {
   HADAL_RETURN_IF_ERROR(body.Read("model", &job->model));
   HADAL_RETURN_IF_ERROR(body.Read("user", &job->user));
   HADAL_RETURN_IF_ERROR(body.Read("request_id", &job->request_id));
@@ -133,6 +137,7 @@ absl::Status ReadIdentity(const Fields& body, Job* job, runtime::GenerateRequest
     return InvalidArgument("request_id: expected at most {} bytes, found {}", kMaxRequestId, job->request_id.size());
   }
   HADAL_RETURN_IF_ERROR(body.Read("priority", &request->priority));
+  request->priority = std::max(request->priority, options.best_priority);
   HADAL_RETURN_IF_ERROR(body.Read("cache_salt", &request->cache_salt));
   const size_t salt = CountChars(request->cache_salt);
   if (body.Has("cache_salt") && (salt == 0 || salt > kMaxChars)) {
@@ -207,7 +212,7 @@ absl::StatusOr<Common> ReadCommon(const Fields& body, const runtime::Engine& eng
   }
   if (!options.has_seed) request.sampling.seed = runtime::RandomSeed();
   request.end_tokens = engine.end_tokens();
-  HADAL_RETURN_IF_ERROR(ReadIdentity(body, job, &request));
+  HADAL_RETURN_IF_ERROR(ReadIdentity(body, options, job, &request));
   HADAL_RETURN_IF_ERROR(ReadStreaming(body, job));
   HADAL_RETURN_IF_ERROR(ReadLimits(body, options, &common));
   HADAL_RETURN_IF_ERROR(ReadSampling(body, engine, &request.sampling));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
+#include <set>
 #include <thread>
 
 #include "server_process.h"
@@ -172,6 +173,16 @@ TEST(ServeHostile, GrammarsThatNeverEnd) {  // 28, 29, 55
   }
   const Answer answer = Ask(schema(json::parse(wide + "}}")));
   EXPECT_EQ(answer.status, 400);
+  // What the form leaves, the request has ruled out: its own error and nobody else's.
+  const json letter = json::parse(Ask({{"prompt", "a"}, {"add_special_tokens", false}}, "/tokenize").body)["tokens"];
+  json dead_end = Given({{"structured_outputs", {{"regex", "[0-9]+"}}}, {"allowed_token_ids", letter}});
+  const Answer whole = Ask(dead_end);
+  EXPECT_EQ(whole.status, 500);
+  EXPECT_THAT(MessageOf(whole), HasSubstr("the grammar rules out all that could be"));
+  dead_end["stream"] = true;
+  const Answer stream = Ask(dead_end);
+  EXPECT_THAT(stream.body, HasSubstr("the grammar rules out all that could be"));
+  EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
   stop = true;
   beside.join();
 }
@@ -242,14 +253,33 @@ TEST(ServeHostile, IdsAndHeadersOfOthers) {  // 37, 40, 46
   const auto with_id = [](const std::string& id) {
     return Client(Shared().port()).Post(kChat, Short("hi").dump(), {{"X-Request-Id", id}});
   };
+  EXPECT_GT(Shared().port(), 0);  // it is started by this thread, not by one that ends
   std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] { EXPECT_EQ(with_id("the same").status, 200); });
+  std::vector<std::string> ids(4);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const Answer answer =
+          Client(Shared().port())
+              .Post(kChat, Given({{"request_id", "the-same"}}).dump(), {{"X-Request-Id", "the-same"}});
+      EXPECT_EQ(answer.status, 200);
+      EXPECT_EQ(answer.headers.at("x-request-id"), "the-same");
+      ids[i] = json::parse(answer.body)["id"].get<std::string>();
+    });
   }
   for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::set<std::string>(ids.begin(), ids.end()).size(), ids.size());
   EXPECT_EQ(with_id("mine-1").headers.at("x-request-id"), "mine-1");
   EXPECT_NE(with_id("caf\xc3\xa9").headers.at("x-request-id"), "caf\xc3\xa9");
   EXPECT_NE(with_id(std::string(500, 'a')).headers.at("x-request-id"), std::string(500, 'a'));
+  // A header over two lines is one with a space in it; half a line's end is none.
+  Client folded(Shared().port());
+  folded.Send("GET /health HTTP/1.1\r\nX-Request-Id: a\r\n Set-Cookie: b\r\n\r\n");
+  const Answer answer = folded.Read();
+  EXPECT_TRUE(answer.status == 400 || answer.headers.at("x-request-id").starts_with("req_")) << answer.status;
+  EXPECT_EQ(answer.headers.count("set-cookie"), 0u);
+  Client half(Shared().port());
+  half.Send("GET /health HTTP/1.1\r\nX-Request-Id: a\rSet-Cookie: b\r\n\r\n");
+  EXPECT_EQ(half.Read().status, 400);
   EXPECT_EQ(Ask(Given({{"priority", 1000000}})).status / 100, 2);
 }
 

@@ -172,6 +172,55 @@ TEST(ServeRobustness, BytesThatAreNoRequest) {
   ExpectAlive();
 }
 
+// Rows 4 and 6: where a request ends is in doubt, so nothing behind it is one.
+TEST(ServeRobustness, NothingIsReadBehindABodyOfUnknownLength) {
+  const std::string post = std::string("POST ") + kChat + " HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const std::string next = RequestText("GET", "/version");
+  const std::pair<std::string, int> cases[] = {
+      {"Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345", 400},
+      {"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400},
+      {"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400},
+      {"Content-Length: 1000000000000\r\n\r\n{", 413},
+  };
+  for (const auto& [lengths, status] : cases) {
+    Client client(Shared().port());
+    client.Send(post + lengths + next);
+    const Answer answer = client.Read();
+    EXPECT_EQ(answer.status, status) << lengths;
+    EXPECT_EQ(answer.headers.at("connection"), "close") << lengths;
+    EXPECT_TRUE(client.Closed()) << lengths;
+  }
+  ExpectAlive();
+}
+
+// Row 7, in each protocol's own shape.
+TEST(ServeRobustness, ModelsThatAreNotServed) {
+  const auto error = [](const char* target, json body) {
+    body["model"] = "gpt-4";
+    const Answer answer = Client(Shared().port()).Post(target, body.dump());
+    EXPECT_EQ(answer.status, 404) << target << answer.body;
+    const json parsed = json::parse(answer.body, nullptr, false);
+    EXPECT_THAT(parsed["error"]["message"].get<std::string>(), HasSubstr("gpt-4")) << target;
+    return parsed;
+  };
+  const json chat = Chat("hi");
+  const std::pair<const char*, json> bodies[] = {{kChat, chat},
+                                                 {"/v1/completions", {{"prompt", "hi"}}},
+                                                 {"/v1/responses", {{"input", "hi"}}},
+                                                 {"/tokenize", {{"prompt", "hi"}}}};
+  for (const auto& [target, body] : bodies) {
+    EXPECT_EQ(error(target, body)["error"]["type"], "NotFoundError") << target;
+  }
+  for (const char* target : {"/v1/messages", "/v1/messages/count_tokens"}) {
+    json body = chat;
+    body["max_tokens"] = 5;
+    const json answer = error(target, body);
+    EXPECT_EQ(answer["type"], "error") << target;
+    EXPECT_EQ(answer["error"]["type"], "not_found_error") << target;
+  }
+}
+
 TEST(ServeRobustness, BodiesInChunksAndBehindExpect) {
   const std::string body = Chat("What is 478 + 365?").dump();
   const std::string head = std::string("POST ") + kChat + " HTTP/1.1\r\nContent-Type: application/json\r\n";

@@ -285,6 +285,44 @@ TEST_F(RequestsV4, WithDraftsOfNoUse) {
   }
 }
 
+// Field report B95: any number of drafts holds, from none to all; what the others left behind is gone.
+TEST_F(RequestsV4, WithAnyNumberOfDraftsThatHold) {
+  for (const int64_t k : {1, 4}) {
+    EngineOptions options;
+    options.max_seqs = 8;
+    options.num_speculative_tokens = k;
+    const auto engine = Load(options);
+    std::mt19937 random(29);
+    engine->executor().SetDraftSource([&](std::span<const int32_t> tokens, int64_t count) {
+      std::vector<int32_t> ids;
+      const auto right = static_cast<int64_t>(random() % static_cast<uint64_t>(count + 1));
+      for (size_t i = 0; i < requests_->size() && ids.empty(); ++i) {
+        const std::vector<int32_t>& prompt = (*requests_)[i].prompt;
+        const std::vector<int32_t>& answer = (*want_)[i].ids;
+        const size_t made = tokens.size() - std::min(tokens.size(), prompt.size());
+        if (made == 0 || made >= answer.size()) continue;
+        if (!std::equal(prompt.begin(), prompt.end(), tokens.begin()) ||
+            !std::equal(answer.begin(), answer.begin() + static_cast<std::ptrdiff_t>(made),
+                        tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()))) {
+          continue;
+        }
+        for (int64_t j = 0; j < count && made + static_cast<size_t>(j) < answer.size(); ++j) {
+          const int32_t id = answer[made + static_cast<size_t>(j)];
+          ids.push_back(j < right ? id : (id == 5 ? 6 : 5));
+        }
+      }
+      return ids;
+    });
+    const std::vector<size_t> order = All(requests_->size());
+    ExpectSame(Serve(engine.get(), *requests_, order), order, fmt::format("up to {} drafts that hold", k));
+    const runtime::ExecutorStats stats = engine->executor().stats();
+    for (size_t place = 0; place < static_cast<size_t>(k); ++place) {
+      EXPECT_GT(stats.accepted_at[place], 5) << place;
+      EXPECT_GT(stats.drafted_at[place] - stats.accepted_at[place], 5) << place;
+    }
+  }
+}
+
 // Everything at once, in a cache that is too small for it.
 TEST_F(RequestsV4, AllOfItTogether) {
   EngineOptions options;

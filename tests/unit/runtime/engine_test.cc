@@ -118,6 +118,23 @@ TEST(Engine, DummyWeightsOfTheBundledShapeRun) {
   EXPECT_EQ(result->token_ids.size(), 4u);
 }
 
+// Field report B115: the longest prompt that may come fits into what was reserved, drafts included.
+TEST(Engine, TheLongestPromptFits) {
+  for (const int64_t drafts : {0, 4}) {
+    EngineOptions options;
+    options.num_speculative_tokens = drafts;
+    const auto engine = LoadBundled(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    GenerateRequest request;
+    for (int32_t i = 0; i < 2047; ++i) request.prompt.push_back(3 + i * 7 % 1200);
+    request.ignore_end = true;
+    const auto result = (*engine)->MakeGenerator().Generate(request, [](const auto&) { return true; });
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->token_ids.size(), 1u);
+    EXPECT_EQ(result->finish_reason, FinishReason::kLength);
+  }
+}
+
 TEST(Engine, BundledModelAnswersAndChunksDoNotMatter) {
   std::vector<int32_t> want;
   for (const int64_t chunk : {512, 7, 1}) {

@@ -319,6 +319,84 @@ TEST(Executor, AbortsLeaveTheOthersAlone) {
   EXPECT_EQ(server.executor->stats().cancelled, cancelled);
 }
 
+// Robustness 51: a row that is no numbers costs the request whose row it is, and no other.
+TEST(Executor, LogitsThatAreNoNumbersEndOneRequest) {
+  const std::vector<GenerateRequest> requests = ManyRequests(30, 9);
+  size_t victim = 0;
+  while (Alone(requests.at(victim), 512).size() < 6) ++victim;
+  const std::vector<int32_t> answer = Alone(requests[victim], 512);
+  std::vector<int32_t> tokens = requests[victim].prompt;
+  tokens.insert(tokens.end(), answer.begin(), answer.begin() + 4);
+  std::vector<uint64_t> values;
+  const uint64_t poisoned = PagedFakeModel::PlainValue(tokens, &values);
+  for (const int64_t drafts : {0, 2}) {
+    Server server({.slabs = 3000, .drafts = drafts});
+    server.model->poisoned = poisoned;
+    for (const GenerateRequest& request : requests) server.Submit(request);
+    server.Run();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_TRUE(server.results[i].has_value()) << i;
+      if (i == victim) {
+        EXPECT_TRUE(absl::IsInternal(server.results[i]->status())) << server.results[i]->status();
+        EXPECT_THAT(std::string(server.results[i]->status().message()),
+                    HasSubstr(fmt::format("position {}", tokens.size())));
+        continue;
+      }
+      ASSERT_TRUE(server.results[i]->ok()) << server.results[i]->status();
+      EXPECT_EQ((*server.results[i])->token_ids, Alone(requests[i], 512)) << "request " << i;
+    }
+    EXPECT_EQ(server.executor->stats().failed, 1);
+    EXPECT_EQ(server.executor->stats().failed_steps, 0);
+  }
+}
+
+// Robustness 52: all that are in the step end with the model's error. What waits is served when the model works again.
+TEST(Executor, AFailedStepEndsAllThatAreInIt) {
+  std::vector<GenerateRequest> requests;
+  for (int32_t i = 0; i < 10; ++i) requests.push_back(Request({5 + i, 6, 7}, 30));
+  for (const bool drafting : {false, true}) {
+    Server server({.seqs = 4, .drafts = drafting ? 1 : 0});
+    absl::Status& fault = drafting ? server.model->draft_fault : server.model->fault;
+    for (const GenerateRequest& request : requests) server.Submit(request);
+    for (int i = 0; i < 3; ++i) server.executor->Step();
+    ASSERT_EQ(server.executor->running(), 4u);
+    fault = absl::InternalError("the device is lost");
+    EXPECT_TRUE(server.executor->Step());
+    EXPECT_EQ(server.executor->running(), 0u);
+    EXPECT_EQ(server.executor->waiting(), 6u);
+    EXPECT_EQ(server.executor->stats().failed, 4);
+    EXPECT_EQ(server.executor->stats().failed_steps, 1);
+    for (size_t i = 0; i < 4; ++i) {
+      ASSERT_TRUE(server.results[i].has_value()) << i;
+      EXPECT_EQ(server.results[i]->status(), fault);
+    }
+    fault = absl::OkStatus();
+    server.Run();
+    EXPECT_EQ(server.executor->stats().failed_steps, 0);
+    for (size_t i = 4; i < 10; ++i) {
+      ASSERT_TRUE(server.results[i].has_value() && server.results[i]->ok()) << i;
+      EXPECT_EQ((*server.results[i])->token_ids, Alone(requests[i], 512));
+    }
+  }
+}
+
+// Robustness 50: draft rows that are no numbers give no drafts, and after a few of them the request asks for none.
+TEST(Executor, ADrafterThatFailsIsGivenUp) {
+  const std::vector<GenerateRequest> requests = ManyRequests(20, 10);
+  for (const bool rejection : {false, true}) {
+    ServerSetup setup = {.slabs = 3000, .drafts = 2};
+    setup.options.rejection_sampling = rejection;
+    Server server(setup);
+    server.model->poison_drafts = true;
+    for (const GenerateRequest& request : requests) server.Submit(request);
+    server.Run();
+    ExpectTheirOwnTokens(server, requests, 512);
+    EXPECT_EQ(server.executor->stats().draft_tokens, 0);
+    EXPECT_GT(server.model->draft_rows, 0);
+    EXPECT_LE(server.model->draft_rows, 4 * 20);
+  }
+}
+
 TEST(Executor, BetterPrioritiesStartFirstAndEqualOnesInOrder) {
   Server server({.seqs = 1});
   std::vector<int> order;

@@ -288,6 +288,29 @@ TEST(Generator, ReasoningAndContentAreTakenApart) {
   EXPECT_EQ(result->finish_reason, FinishReason::kStop);
 }
 
+// Robustness 34: cut before the reasoning has ended, all of the answer is reasoning.
+TEST(Generator, ReasoningThatNeverEndsIsAllReasoning) {
+  FakeModel model(kVocab, Limits(), Answer(1, "on and on and on and on and on and on and on and on and on and on"));
+  GenerateRequest request = Request({0}, 12);
+  request.parser.emplace();
+  request.parser->starts_in_reasoning = true;
+  std::string streamed;
+  const absl::StatusOr<GenerateResult> result = Generate(&model, request, [&](const std::vector<OutputEvent>& events) {
+    for (const OutputEvent& event : events) {
+      EXPECT_EQ(event.kind, OutputEvent::Kind::kReasoning);
+      streamed += event.text;
+    }
+    return true;
+  });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->finish_reason, FinishReason::kLength);
+  EXPECT_EQ(result->content, "");
+  EXPECT_EQ(result->reasoning, streamed);
+  EXPECT_NE(streamed, "");
+  EXPECT_EQ(result->token_ids.size(), 12u);
+  EXPECT_EQ(result->reasoning_tokens, 12);
+}
+
 TEST(Generator, ToolCallsAreReported) {
   FakeModel model(kVocab, Limits(),
                   Answer(1,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -75,6 +76,7 @@ class PagedFakeModel : public models::Model {
 
   absl::Status Forward(const models::StepInput& step) override {
     ++steps;
+    if (!fault.ok()) return fault;
     if (step.ids.empty() || static_cast<int64_t>(step.ids.size()) > limits_.max_batch_tokens ||
         static_cast<int64_t>(step.logit_rows.size()) > limits_.max_logit_rows) {
       return InvalidArgument("a step of {} rows, {} of logits", step.ids.size(), step.logit_rows.size());
@@ -89,7 +91,9 @@ class PagedFakeModel : public models::Model {
       last_.push_back(value);
     }
     for (size_t i = 0; i < step.logit_rows.size(); ++i) {
-      FillLogits(last_[step.logit_rows[i]], config_.vocab_size, step.logits + i * config_.vocab_size);
+      float* logits = step.logits + i * config_.vocab_size;
+      FillLogits(last_[step.logit_rows[i]], config_.vocab_size, logits);
+      if (last_[step.logit_rows[i]] == poisoned) std::fill_n(logits, config_.vocab_size, kNotANumber);
     }
     return absl::OkStatus();
   }
@@ -97,6 +101,8 @@ class PagedFakeModel : public models::Model {
   // Right two times of three on the first draft, otherwise something else.
   absl::Status Draft(int, const models::StepInput& step) override {
     ++draft_steps;
+    if (!draft_fault.ok()) return draft_fault;
+    draft_rows += static_cast<int64_t>(step.logit_rows.size());
     std::vector<uint64_t> values;
     for (size_t i = 0; i < step.ids.size(); ++i) {
       const uint64_t source = last_.at(step.source_rows.empty() ? i : step.source_rows[i]);
@@ -104,7 +110,9 @@ class PagedFakeModel : public models::Model {
       if (source % 3 == 0) values.back() = source;
     }
     for (size_t i = 0; i < step.logit_rows.size(); ++i) {
-      FillLogits(values[step.logit_rows[i]], config_.vocab_size, step.logits + i * config_.vocab_size);
+      float* logits = step.logits + i * config_.vocab_size;
+      FillLogits(values[step.logit_rows[i]], config_.vocab_size, logits);
+      if (poison_drafts) logits[5] = kNotANumber;
     }
     last_ = values;
     return absl::OkStatus();
@@ -128,9 +136,14 @@ class PagedFakeModel : public models::Model {
   }
 
   int steps = 0, draft_steps = 0;
-  int64_t most_rows = 0;
+  int64_t most_rows = 0, draft_rows = 0;  // of a step; of all drafts, with logits
+  uint64_t poisoned = 0;                  // the row of this value (PlainValue) has logits that are no numbers
+  bool poison_drafts = false;             // all rows of the draft block have
+  absl::Status fault, draft_fault;        // of every step, of every draft step
 
  private:
+  static constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
+
   template <typename Read>
   static uint64_t Combine(int64_t position, int32_t id, Read&& read) {
     uint64_t value = Mix(static_cast<uint64_t>(id), static_cast<uint64_t>(position));

@@ -125,12 +125,42 @@ TEST(ParseChat, ToolMessagesAndCalls) {
       {call(R"([{"function": {}}])"), "messages[1].tool_calls[0].function.name: "},
       {call(R"([{"function": {"name": "a\" b"}}])"), "messages[1].tool_calls[0].function.name: "},
       {call(R"([{"function": {"name": "a", "arguments": {}}}])"), "messages[1].tool_calls[0].function.arguments: "},
+      // Field report B07: JSON that is no object.
       {call(R"([{"function": {"name": "a", "arguments": "[1]"}}])"), "messages[1].tool_calls[0].function.arguments: "},
+      {call(R"([{"function": {"name": "a", "arguments": "3"}}])"), "messages[1].tool_calls[0].function.arguments: "},
+      {call(R"([{"function": {"name": "a", "arguments": "\"hello\""}}])"),
+       "messages[1].tool_calls[0].function.arguments: "},
+      {call(R"([{"function": {"name": "a", "arguments": "\"\""}}])"), "messages[1].tool_calls[0].function.arguments: "},
       {Messages(R"([{"role": "tool", "tool_call_id": 5, "content": "x"}])"), "messages[0].tool_call_id: "},
       {Messages(R"([{"role": "tool", "content": null}])"), "messages[0].content: "},
   });
   EXPECT_EQ(Refusal(call("[]")), "accepted");
+  EXPECT_EQ(Refusal(call(R"([{"function": {"name": "a", "arguments": "{\"a\":"}}])")), "accepted");
   EXPECT_EQ(Refusal(Messages(R"([{"role": "tool", "content": "x"}])")), "accepted");
+}
+
+// Row 31 and field report B09: results that are missing, swapped, of no call, or nothing.
+TEST(ParseChat, ToolResultsOutOfOrder) {
+  const auto turn = [](const char* results) {
+    const std::string text = TextOf(Accepted(Messages(fmt::format(R"([{{"role": "user", "content": "x"}},
+        {{"role": "assistant", "content": null, "tool_calls": [
+          {{"id": "a", "type": "function", "function": {{"name": "f", "arguments": "{{}}"}}}},
+          {{"id": "b", "type": "function", "function": {{"name": "g", "arguments": "{{}}"}}}}]}}{}],
+        "thinking": false)",
+                                                                  results))));
+    return text.substr(text.rfind("<｜User｜>"));
+  };
+  EXPECT_EQ(turn(R"(, {"role": "tool", "tool_call_id": "a", "content": "A"})"),
+            "<｜User｜><tool_result>A</tool_result><｜Assistant｜></think>");
+  EXPECT_EQ(turn(R"(, {"role": "tool", "tool_call_id": "b", "content": ""},
+                      {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "A"}]})"),
+            "<｜User｜><tool_result>A</tool_result>\n\n<tool_result></tool_result><｜Assistant｜></think>");
+  // The encoder ranks what belongs to no call with the first one.
+  EXPECT_EQ(turn(R"(, {"role": "tool", "tool_call_id": "b", "content": "B"},
+                      {"role": "tool", "tool_call_id": "none", "content": "N"})"),
+            "<｜User｜><tool_result>N</tool_result>\n\n<tool_result>B</tool_result><｜Assistant｜></think>");
+  // The user stopped the run and asks on.
+  EXPECT_EQ(turn(R"(, {"role": "user", "content": "Go on."})"), "<｜User｜>Go on.<｜Assistant｜></think>");
 }
 
 // Rows 10 to 12, 15 to 17, 41, 60 and the table of 5.2.
@@ -317,6 +347,25 @@ TEST(ParseChat, Thinking) {
   EXPECT_EQ(Accepted(Chat("\"thinking_token_budget\": 7")).requests[0].sampling.thinking_token_budget, 7);
 }
 
+// Field report B17: whatever is said twice or against itself has one meaning, in the prompt and in the parser.
+TEST(ParseChat, ThinkingOfEveryCombination) {
+  const std::pair<const char*, bool> switches[] = {{"", true},
+                                                   {R"("thinking": {"type": "enabled"})", true},
+                                                   {R"("thinking": {"type": "disabled"})", false},
+                                                   {R"("thinking": true)", true}};
+  for (const auto& [thinking, on] : switches) {
+    for (const char* effort : {"", "none", "high", "max"}) {
+      std::string fields = thinking;
+      if (*effort != 0) fields += fmt::format(R"({}"reasoning_effort": "{}")", fields.empty() ? "" : ", ", effort);
+      const Job job = Accepted(Chat(fields));
+      const bool thinks = on && std::string_view(effort) != "none";
+      EXPECT_EQ(job.requests[0].parser->starts_in_reasoning, thinks) << fields;
+      EXPECT_THAT(TextOf(job), testing::EndsWith(thinks ? "<｜Assistant｜><think>" : "<｜Assistant｜></think>"))
+          << fields;
+    }
+  }
+}
+
 TEST(ParseBody, ValuesArrive) {
   const Job job = Accepted(Chat(R"("model": "m", "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125,
       "repetition_penalty": 1.5, "presence_penalty": -1, "frequency_penalty": 2, "seed": -7, "max_tokens": 9,
@@ -374,6 +423,35 @@ TEST(ParseBody, DefaultsAreTheServers) {
   EXPECT_EQ(job.requests[0].max_tokens, 77);
   EXPECT_EQ(Accepted(Chat("\"temperature\": 1, \"max_tokens\": 5"), options).requests[0].max_tokens, 5);
   EXPECT_EQ(Accepted(Chat("")).requests[0].sampling.temperature, BundledEngine().default_sampling().temperature);
+}
+
+// Field report B19.
+TEST(ParseBody, TheSmallerOfTwoLimitsCounts) {
+  const auto limit = [](const char* fields, const ParseOptions& options = {}) {
+    return Accepted(Chat(fields), options).requests[0].max_tokens;
+  };
+  EXPECT_EQ(limit(R"("max_tokens": 8, "max_completion_tokens": 500)"), 8);
+  EXPECT_EQ(limit(R"("max_tokens": 500, "max_completion_tokens": 8)"), 8);
+  EXPECT_EQ(limit(R"("max_tokens": null, "max_completion_tokens": 500)"), 500);
+  EXPECT_EQ(limit(R"("max_tokens": 8, "max_completion_tokens": null)"), 8);
+  // A default of the server is none of the request's.
+  ParseOptions options;
+  options.defaults.emplace().max_tokens = 77;
+  EXPECT_EQ(limit(R"("max_completion_tokens": 500)", options), 500);
+  EXPECT_EQ(limit("", options), 77);
+}
+
+// Row 40.
+TEST(ParseBody, PrioritiesHaveABound) {
+  ParseOptions options;
+  options.best_priority = 0;
+  for (const auto& [given, counts] : {std::pair<int64_t, int64_t>{-3, 0}, {INT64_MIN, 0}, {0, 0}, {7, 7}}) {
+    const std::string field = fmt::format("\"priority\": {}", given);
+    EXPECT_EQ(Accepted(Chat(field), options).requests[0].priority, counts);
+    EXPECT_EQ(Accepted(Prompt("\"x\"", field), options).requests[0].priority, counts);
+    EXPECT_EQ(Accepted(Chat(field)).requests[0].priority, given);
+  }
+  EXPECT_EQ(Accepted(Chat(""), options).requests[0].priority, 0);
 }
 
 TEST(ParseBody, SeveralAnswers) {
@@ -473,10 +551,54 @@ TEST(ParseChat, Images) {
       {Messages(R"([{"role": "tool", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}])"),
        "messages[0].content[0]: expected images in messages of the user only"},
   });
+  // Field report B91: where images may not stand, and parts that are none.
+  for (const char* role : {"system", "developer", "assistant"}) {
+    const std::string message = fmt::format(R"([{{"role": "{}", "content": [{{"type": "text", "text": "x"}},
+        {{"type": "image_url", "image_url": {{"url": "{}"}}}}]}}, {{"role": "user", "content": "x"}}])",
+                                            role, uri);
+    EXPECT_THAT(Refusal(Messages(message)),
+                StartsWith("messages[0].content[1]: expected images in messages of the user only"));
+  }
+  ExpectRefused({
+      {Messages(R"([{"role": "user", "content": [{"image_url": {"url": "data:"}}]}])"),
+       "messages[0].content[0].type: "},
+      {Messages(R"([{"role": "user", "content": [{"type": "image_url"}]}])"), "messages[0].content[0].image_url: "},
+      {Messages(
+           R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:", "detail": 5}}]}])"),
+       "messages[0].content[0].image_url.detail: "},
+      {ImageMessage("data:image/png;base64,AAAA\\nAAAA"), "messages[0].content[1].image_url.url: "},
+  });
   text::Json many = Body(ImageMessage(uri));
   text::Json& content = many["messages"][0]["content"];
   for (int i = 0; i < 499; ++i) content.push_back(text::Json(content[1]));
   EXPECT_THAT(Refusal(text::DumpJson(many)), StartsWith("messages: expected at most 16 images, found 500"));
+}
+
+// Row 25: the text alone has room, together with the image it has none.
+TEST(ParseChat, ImagesCountForTheContext) {
+  std::string words;
+  while (BundledEngine().tokenizer()->Encode(words).size() < 1000) words += "word ";
+  text::Json body = Body(Messages(R"([{"role": "user", "content": []}])"));
+  text::Json& content = body["messages"][0]["content"];
+  content.push_back({{"type", "text"}, {"text", words}});
+  EXPECT_EQ(Refusal(text::DumpJson(body)), "accepted");
+  content.push_back({{"type", "image_url"}, {"image_url", {{"url", Uri("ocr_174_0.png")}}}});
+  EXPECT_THAT(Refusal(text::DumpJson(body)), StartsWith("messages: the prompt has "));
+  EXPECT_EQ(ErrorBody(Parse(body).status())["error"]["code"], "context_length_exceeded");
+}
+
+// Row 21: an image is never just left out.
+TEST(ParseChat, ImagesWhereNoneAreTaken) {
+  runtime::EngineOptions options;
+  options.max_model_len = 256;
+  options.max_images = 0;
+  options.model.threads = 1;
+  const auto engine = runtime::Engine::Load(test::BundledModel(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const absl::Status status = ParseChatCompletion(Body(ImageMessage(Uri("ocr_041_0.png"))), **engine).status();
+  EXPECT_EQ(HttpStatus(status), 400);
+  EXPECT_THAT(std::string(Message(status)), StartsWith("messages[0].content[1].image_url.url: images are disabled"));
+  EXPECT_TRUE(ParseChatCompletion(Body(Chat("")), **engine).ok());
 }
 
 // Rows 23 and 24: grey PNG files of sizes that nobody photographs.

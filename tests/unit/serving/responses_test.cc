@@ -1,7 +1,10 @@
 // The Responses API: requests against the chats that they are, answers, streams and errors (spec serving-runtime 6.10).
 #include "serving/responses/responses.h"
 
+#include <algorithm>
+
 #include "canned_answer.h"
+#include "serving/protocol.h"
 
 namespace hadal::serving {
 namespace {
@@ -562,6 +565,54 @@ TEST(Stored, InputsAreLists) {
     EXPECT_THAT(std::string(Message(page.status())), StartsWith(std::string(bad).substr(0, 5) + ": ")) << bad;
   }
   EXPECT_THAT(std::string(Message(ListInputItems(*stored, {.after = "i30"}).status())), StartsWith("after: "));
+}
+
+// Field report B39: one parser stands behind every protocol. Of the same output a client of each sees the call, once,
+// and nothing of its markup.
+TEST(Protocols, ShowACallOnceAndNoMarkup) {
+  struct Protocol {
+    const char* path;
+    std::string body;
+    const char* whole;   // stands once in an answer
+    const char* event;   // the frame that opens a call has it
+    const char* opened;  // and this in it
+  };
+  const std::vector<Protocol> protocols = {
+      {"/v1/chat/completions", Chat(R"("stream": true, "tools": [{"type": "function", "function": {"name": "run"}}])"),
+       "\"name\": \"run\"", "", "\"name\": \"run\""},
+      {"/v1/messages",
+       R"({"max_tokens": 50, "stream": true, "messages": [{"role": "user", "content": "x"}], "tools": [{"name": "run"}]})",
+       "\"type\": \"tool_use\"", "content_block_start", "\"type\": \"tool_use\""},
+      {"/v1/responses", R"({"input": "x", "stream": true, "tools": [{"type": "function", "name": "run"}]})",
+       "\"type\": \"function_call\"", "response.output_item.added", "\"type\": \"function_call\""}};
+  const std::string output = "Hm.</think>Let me see." + Calls(Call("run", "cmd", "ls 2>&1"));
+  const auto count = [](const std::string& text, std::string_view part) {
+    size_t found = 0;
+    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  for (const Protocol& protocol : protocols) {
+    SCOPED_TRACE(protocol.path);
+    const auto endpoint = std::find_if(Endpoints().begin(), Endpoints().end(),
+                                       [&](const Endpoint& e) { return e.path == protocol.path; });
+    ASSERT_TRUE(endpoint != Endpoints().end());
+    const absl::StatusOr<Job> job = endpoint->parse(Body(protocol.body), BundledEngine(), {});
+    ASSERT_TRUE(job.ok()) << job.status();
+    const std::string whole =
+        text::DumpJson(endpoint->build(*job, {Answer(*job, {output}).result}, BundledEngine().tokenizer()));
+    EXPECT_EQ(count(whole, protocol.whole), 1u) << whole;
+    EXPECT_EQ(count(whole, "ls 2>&1"), 1u) << whole;
+    EXPECT_EQ(count(whole, "｜") + count(whole, "DSML"), 0u) << whole;
+    for (const auto& pieces : Splits(output)) {
+      size_t calls = 0;
+      const auto encoder = endpoint->encode(*job, BundledEngine().tokenizer());
+      for (const StreamFrame& frame : Stream(encoder.get(), Answer(*job, pieces))) {
+        ASSERT_EQ(count(frame.data, "｜") + count(frame.data, "DSML"), 0u) << frame.data;
+        if (frame.event == protocol.event) calls += count(frame.data, protocol.opened);
+      }
+      ASSERT_EQ(calls, 1u) << "after " << pieces[0];
+    }
+  }
 }
 
 }  // namespace
