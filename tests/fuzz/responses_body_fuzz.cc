@@ -7,12 +7,12 @@ namespace {
 
 using namespace hadal;
 
-void CheckResponse(const serving::Job& job, serving::ResponseStore* store) {
+void CheckResponse(const serving::Job& job) {
   fuzz::CheckJob(job);
   const text::Json response = serving::BuildResponse(job, runtime::GenerateResult());
   fuzz::CheckJson(response);
-  serving::KeepResponse(job, response, store);
-  fuzz::CheckStream(serving::MakeResponsesStream(job, store).get());
+  serving::KeepResponse(job, response);
+  fuzz::CheckStream(serving::MakeResponsesStream(job).get());
 }
 
 }  // namespace
@@ -22,10 +22,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!json.has_value()) return 0;
   serving::ResponseStore kept({.max_bytes = 1 << 16});
   kept.Put("", "resp_1", {"{}", R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])"});
-  serving::ResponseStore* store = data[0] % 2 == 0 ? &kept : nullptr;
-  const absl::StatusOr<serving::Job> job = serving::ParseResponses(*json, fuzz::TheEngine(), {}, store);
+  serving::ParseOptions options;
+  options.store = data[0] % 2 == 0 ? &kept : nullptr;
+  const absl::StatusOr<serving::Job> job = serving::ParseResponses(*json, fuzz::TheEngine(), options);
   if (job.ok()) {
-    CheckResponse(*job, store);
+    CheckResponse(*job);
   } else {
     const int status = serving::ResponsesHttpStatus(job.status());
     HADAL_CHECK(status == 400 || status == 404 || status == 501);

@@ -38,7 +38,8 @@ TEST(ServeKvEvents, TellWhichPrefixesAreCached) {
     if (parts.size() < 3) continue;
     ASSERT_EQ(parts.size() % 3, 0u);
     for (size_t m = 2; m < parts.size(); m += 3) {
-      for (const json& event : json::from_msgpack(parts[m])[1]) {
+      const json batch = json::from_msgpack(parts[m]);
+      for (const json& event : batch[1]) {
         if (event[0] == "BlockStored" && event[2].is_null()) stored = event;
       }
     }

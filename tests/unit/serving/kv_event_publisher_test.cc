@@ -163,8 +163,8 @@ TEST_F(KvEventPublisher, SubscribersGetNumberedMessages) {
     for (const char c : parts[1]) number = number << 8 | static_cast<uint8_t>(c);
     EXPECT_TRUE(last < 0 || number == last + 1) << last << ", " << number;
     last = number;
-    for (const json& event : json::from_msgpack(parts[2])[1])
-      EXPECT_EQ(event, json::parse(R"(["BlockRemoved", [263], "GPU"])"));
+    const json batch = json::from_msgpack(parts[2]);
+    for (const json& event : batch[1]) EXPECT_EQ(event, json::parse(R"(["BlockRemoved", [263], "GPU"])"));
   }
   stop = true;
   sender.join();
