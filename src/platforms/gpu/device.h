@@ -302,11 +302,6 @@ HADAL_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
 // CommitAsync are a batch; WaitAsync<N> waits until all but its N newest batches are there, for this thread: others see
 // them behind a barrier. Where there is no such engine the copy is made at once. Not `present`: zeros, and `from` is
 // not read.
-#if HADAL_GPU_HIP
-inline constexpr bool kAsyncCopies = false;
-#else
-inline constexpr bool kAsyncCopies = true;  // the emulator's are at once, too
-#endif
 HADAL_DEVICE void CopyAsync16(void* to, const void* from, bool present) {
 #if HADAL_GPU_CUDA
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -322,16 +317,6 @@ HADAL_DEVICE void CopyAsync16(void* to, const void* from, bool present) {
   } else {
     *static_cast<Sixteen*>(to) = {};
   }
-#endif
-}
-// The same for 4 bytes.
-HADAL_DEVICE void CopyAsync4(void* to, const void* from, bool present) {
-#if HADAL_GPU_CUDA
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const int bytes = present ? 4 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-#else
-  *static_cast<uint32_t*>(to) = present ? *static_cast<const uint32_t*>(from) : 0;
 #endif
 }
 HADAL_DEVICE void CommitAsync() {

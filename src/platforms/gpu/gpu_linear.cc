@@ -19,20 +19,19 @@ ops::Tensor Rows(const ops::Tensor& t, int64_t first, int64_t rows) {
 // Collects jobs and launches those of one format together.
 class Jobs {
  public:
-  Jobs(Stream stream, const ProductDevice& device, const ops::Tensor& x) : stream_(stream), device_(device), x_(x) {}
+  Jobs(const Device& device, const ops::Tensor& x) : device_(device), x_(x) {}
   void Add(const LinearJob& job) {
     if (job.n == 0 || x_.rows == 0) return;
     if (count_ == kLinearJobs || (count_ > 0 && jobs_[0].weight->dtype != job.weight->dtype)) Launch();
     jobs_[count_++] = job;
   }
   void Launch() {
-    if (count_ > 0) LaunchLinear(stream_, device_, x_, {jobs_.data(), count_});
+    if (count_ > 0) LaunchLinear(device_.stream(), device_.info().multiprocessors, x_, {jobs_.data(), count_});
     count_ = 0;
   }
 
  private:
-  Stream stream_;
-  ProductDevice device_;
+  const Device& device_;
   ops::Tensor x_;
   std::array<LinearJob, kLinearJobs> jobs_;
   size_t count_ = 0;
@@ -44,7 +43,7 @@ void GpuOps::Linear(ops::Tensor x, std::span<const ops::LinearTarget> targets) {
   const auto quantised = [&](const ops::LinearTarget& t) { return t.quant == ops::InputQuant::kFp8 && published(); };
   constexpr std::array kDTypes = {DType::kF8E4M3, DType::kF4E2M1, DType::kBF16, DType::kF32};
   const auto launch = [&](const ops::Tensor& input, int64_t first, bool with_quant) {
-    Jobs jobs(device_->stream(), product_device(), input);
+    Jobs jobs(*device_, input);
     for (const DType dtype : kDTypes) {
       for (const ops::LinearTarget& target : targets) {
         const ops::LinearWeight& w = *target.weight;
@@ -86,7 +85,7 @@ void GpuOps::GroupedLinear(const ops::GroupedLinearArgs& args) {
   const int64_t out_group = args.out_group > 0 ? args.out_group : n;
   HADAL_CHECK(args.x.cols == args.groups * x_group && args.out.cols == args.groups * out_group);
   HADAL_CHECK(args.out.rows == args.x.rows && w.k <= x_group && n <= out_group);
-  Jobs jobs(device_->stream(), product_device(), args.x);
+  Jobs jobs(*device_, args.x);
   for (int64_t g = 0; g < args.groups; ++g) {
     ops::Tensor out = args.out;
     out.data = static_cast<std::byte*>(out.data) + DTypeBytes(out.dtype, g * out_group);

@@ -66,7 +66,7 @@ void GpuOps::MoeExperts(const ops::MoeExpertsArgs& args) {
     shared = ExpertTable::Of(*args.shared);
     HADAL_CHECK(shared.CanJoin(*args.shared, args.x.cols));
   }
-  LaunchMoeExperts(device_->stream(), product_device(), args, routed, shared, moe_);
+  LaunchMoeExperts(device_->stream(), device_->info().multiprocessors, args, routed, shared, moe_);
 }
 
 }  // namespace hadal::gpu::HADAL_GPU_NS

@@ -64,7 +64,6 @@ class GpuOps final : public ops::Ops {
 
  private:
   bool published() const { return options_.numerics == ops::Numerics::kPublished; }
-  ProductDevice product_device() const { return {device_->info().multiprocessors, device_->info().shared_per_block}; }
   size_t Carve(const ops::WorkspaceSpec& spec, std::byte* base);
 
   // The experts of a layer, by the address that they are given with.

@@ -292,7 +292,8 @@ absl::StatusOr<KvEventOptions> ParseKvEventsConfig(std::string_view json) {
   return options;
 }
 
-absl::StatusOr<std::shared_ptr<runtime::KvEvents>> MakeKvEventPublisher(const KvEventOptions& options) {
+absl::StatusOr<std::shared_ptr<runtime::KvEvents>> MakeKvEventPublisher(
+    [[maybe_unused]] const KvEventOptions& options) {
 #if HADAL_ZMQ
   auto publisher = std::make_shared<Publisher>(options);
   HADAL_RETURN_IF_ERROR(publisher->Start());

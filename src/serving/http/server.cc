@@ -64,7 +64,8 @@ struct Shared {
   const HttpServerOptions& options;
   HttpHandler* handler = nullptr;
   size_t connections = 0;
-  std::atomic<size_t> body_bytes = 0;  // held; workers let go of them
+  // Held; who let go of them may outlive the server.
+  std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);
   bool stopping = false;
   std::function<void()> on_idle = {};  // while stopping: the last connection is gone
 };
@@ -72,19 +73,20 @@ struct Shared {
 // What a body counts for while it is held.
 class BodyBudget {
  public:
-  explicit BodyBudget(Shared* shared) : shared_(*shared) {}
-  ~BodyBudget() { shared_.body_bytes -= taken_; }
+  explicit BodyBudget(const Shared& shared) : all_(shared.body_bytes), most_(shared.options.max_bodies_bytes) {}
+  ~BodyBudget() { *all_ -= taken_; }
   BodyBudget(const BodyBudget&) = delete;
   BodyBudget& operator=(const BodyBudget&) = delete;
   bool Take(size_t bytes) {
-    if (shared_.body_bytes + bytes > shared_.options.max_bodies_bytes) return false;
-    shared_.body_bytes += bytes;
+    if (*all_ + bytes > most_) return false;
+    *all_ += bytes;
     taken_ += bytes;
     return true;
   }
 
  private:
-  Shared& shared_;
+  const std::shared_ptr<std::atomic<size_t>> all_;
+  const size_t most_;
   size_t taken_ = 0;
 };
 
@@ -320,7 +322,7 @@ class Connection final : public AnyConnection {
       co_return co_await Refuse(*std::move(refusal), !parser.is_done());
     }
     if (!parser.is_done()) {
-      auto budget = std::make_shared<BodyBudget>(&shared_);
+      auto budget = std::make_shared<BodyBudget>(shared_);
       const Read read = co_await ReadBody(&parser, budget.get(), &request, &error);
       if (read != Read::kDone) {
         budget.reset();  // others need the room while the client takes its time

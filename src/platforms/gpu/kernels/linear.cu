@@ -8,16 +8,14 @@
 namespace hadal::gpu::HADAL_GPU_NS {
 namespace {
 
-// Rows that the way for few rows takes at once, and up to which it is always the better one: above, the weights are
-// worth a place in shared memory if that leaves enough blocks.
-constexpr int64_t kStripRows = kAsyncCopies ? 4 * Tile::kM : 2 * Tile::kM;
-constexpr int64_t kFewRows = 2 * Tile::kM;
+// Rows that the way for few rows takes; above, the weights are worth a place in shared memory.
+constexpr int64_t kStripRows = 32;
 
 struct Job {
   Matrix weight;
   int weight_row;
   int n;
-  int blocks_end;  // behind its last block in x, or its last strip
+  int blocks_end;  // behind its last block in x
   int64_t x_column;
   void* out;
   int64_t out_stride;
@@ -36,11 +34,11 @@ struct Batch {
   Job jobs[kLinearJobs] = {};
 };
 
-// The job of a block (or strip) of the launch, and in *block its number within the job.
+// The job of this block, and in *block its number within the job.
 HADAL_DEVICE const Job& FindJob(const Batch& batch, int* block) {
-  int i = 0, begin = 0;
-  while (i + 1 < batch.count && *block >= batch.jobs[i].blocks_end) begin = batch.jobs[i++].blocks_end;
-  *block -= begin;
+  int i = 0;
+  while (i + 1 < batch.count && BlockX() >= batch.jobs[i].blocks_end) ++i;
+  *block = BlockX() - (i > 0 ? batch.jobs[i - 1].blocks_end : 0);
   return batch.jobs[i];
 }
 
@@ -59,10 +57,9 @@ HADAL_DEVICE Problem MakeProblem(const Batch& batch, const Job& job, int element
 
 struct StoreOutput {
   const Job* job;
-  int first_row = 0;
   HADAL_DEVICE void operator()(int row, int output, float value) const {
     if (job->bias != nullptr) value += VectorAt(job->bias, job->bias_bf16, output);
-    const int64_t at = (first_row + row) * job->out_stride + output;
+    const int64_t at = row * job->out_stride + output;
     if (job->out_f32) {
       static_cast<float*>(job->out)[at] = value;
     } else {
@@ -71,45 +68,20 @@ struct StoreOutput {
   }
 };
 
-// The strips of all jobs, for each 16*kMT rows: those of one weight follow each other, which reads it from memory once.
-template <int kMT, int kNT>
-struct LinearStrips {
-  const Batch& batch;
-  int row_blocks;
-  int strips, chunks, k;
-  bool float_scales;
-  HADAL_DEVICE explicit LinearStrips(const Batch& from)
-      : batch(from),
-        row_blocks(static_cast<int>(CeilDiv(from.rows, Tile::kM * kMT))),
-        strips(from.jobs[from.count - 1].blocks_end * row_blocks),
-        chunks(static_cast<int>(CeilDiv(from.k, kChunk))),
-        k(from.k),
-        float_scales(from.jobs[0].float_scales) {}
-  HADAL_DEVICE Strip<StoreOutput> At(int strip) const {
-    int block = strip / row_blocks;
-    const int row = strip % row_blocks * Tile::kM * kMT;
-    const Job& job = FindJob(batch, &block);
-    Strip<StoreOutput> found = {MakeProblem(batch, job, 2), block * Tile::kN * kNT, {&job, row}};
-    found.problem.x = static_cast<const unsigned char*>(found.problem.x) + row * batch.x_stride * 2;
-    found.problem.rows = batch.rows - row < Tile::kM * kMT ? batch.rows - row : Tile::kM * kMT;
-    return found;
-  }
-};
-
-// More than 16 rows take the registers of a whole multiprocessor.
-constexpr int StripThreads(int tiles) { return (tiles == 1 ? kStripWaves : kSharingWaves) * kMostWaveLanes; }
-
 template <WeightFormat kFormat, bool kAligned, int kMT, int kNT>
-HADAL_GLOBAL(StripThreads(kMT))
-StripKernel(Batch batch, StripShape shape) {
-  StripProducts<kFormat, kAligned, false, kMT, kNT>(LinearStrips<kMT, kNT>(batch), 0, shape,
-                                                    DynamicShared<unsigned char>());
+HADAL_GLOBAL(kStripWaves* kMostWaveLanes)
+StripKernel(Batch batch, int round_chunks) {
+  int block = 0;
+  const Job& job = FindJob(batch, &block);
+  Problem p = MakeProblem(batch, job, 2);
+  StripProduct<kFormat, kAligned, false, kMT, kNT>(p, block * Tile::kN * kNT, round_chunks, DynamicShared<float>(),
+                                                   StoreOutput{&job});
 }
 
 template <WeightFormat kFormat, bool kAligned, typename Shape>
 HADAL_GLOBAL(Shape::kWaves* kMostWaveLanes)
 TileKernel(Batch batch) {
-  int block = BlockX();
+  int block = 0;
   const Job& job = FindJob(batch, &block);
   const Problem p = MakeProblem(batch, job, 2);
   TileProduct<kFormat, kAligned, false, Shape>(p, BlockY() * Shape::kRows, block * Shape::kCols,
@@ -119,7 +91,7 @@ TileKernel(Batch batch) {
 template <WeightFormat kFormat, typename T>
 HADAL_GLOBAL(kFmaThreads)
 FmaKernel(Batch batch) {
-  int block = BlockX();
+  int block = 0;
   const Job& job = FindJob(batch, &block);
   const Problem p = MakeProblem(batch, job, sizeof(T));
   FmaProduct<kFormat, T, false>(p, BlockY() * kFmaRows, block * kFmaOutputs, StoreOutput{&job});
@@ -143,19 +115,13 @@ unsigned CountBlocks(Batch* batch, int cols) {
 }
 
 template <WeightFormat kFormat, bool kAligned, int kMT, int kNT>
-void LaunchStrips(Stream stream, const ProductDevice& device, Batch batch) {
-  const int64_t strips = CountBlocks(&batch, Tile::kN * kNT) * CeilDiv(batch.rows, Tile::kM * kMT);
-  const StripShape strip = MakeStripShape({.rows = std::min(batch.rows, Tile::kM * kMT),
-                                           .width = Tile::kN * kNT,
-                                           .chunks = static_cast<int>(CeilDiv(batch.k, kChunk)),
-                                           .strips = strips,
-                                           .ring_bytes = StripRing<kFormat, kAligned, kNT>::Bytes(stream.wave),
-                                           .most_waves = StripThreads(kMT) / kMostWaveLanes},
-                                          device);
-  const LaunchShape shape = {.blocks_x = static_cast<unsigned>(strip.blocks),
+void LaunchStrips(Stream stream, int multiprocessors, Batch batch) {
+  const unsigned blocks = CountBlocks(&batch, Tile::kN * kNT);
+  const StripShape strip = MakeStripShape(batch.rows, Tile::kN * kNT, batch.k, blocks < 2u * multiprocessors);
+  const LaunchShape shape = {.blocks_x = blocks,
                              .threads = static_cast<unsigned>(strip.waves * stream.wave),
                              .shared_bytes = strip.shared_bytes};
-  Launch<StripKernel<kFormat, kAligned, kMT, kNT>>(shape, stream, batch, strip);
+  Launch<StripKernel<kFormat, kAligned, kMT, kNT>>(shape, stream, batch, strip.round_chunks);
 }
 
 template <WeightFormat kFormat, bool kAligned, typename Shape>
@@ -177,30 +143,26 @@ void LaunchFma(Stream stream, Batch batch) {
 
 // Where the kernel of a product is chosen. The ways of product.h have the same bits, so that rows may decide.
 template <WeightFormat kFormat>
-void LaunchMatrixProduct(Stream stream, const ProductDevice& device, bool aligned, const Batch& batch) {
+void LaunchMatrixProduct(Stream stream, int multiprocessors, bool aligned, const Batch& batch) {
   int64_t outputs = 0;
   for (int i = 0; i < batch.count; ++i) outputs += batch.jobs[i].n;
-  if (!aligned) {
-    if (batch.rows <= Tile::kM) return LaunchStrips<kFormat, false, 1, 1>(stream, device, batch);
-    if (batch.rows <= kFewRows) return LaunchStrips<kFormat, false, 2, 1>(stream, device, batch);
-    return LaunchTiles<kFormat, false, SmallTile>(stream, batch);
-  }
-  // Strips of two tiles of outputs read activations half as often; of bf16 they would not fit into registers.
-  constexpr int kWide = kFormat == WeightFormat::kBf16 ? 1 : 2;
-  if (batch.rows <= Tile::kM) {
-    // FP8 codes of one tile are enough for a wave while there are few activations.
+  if (batch.rows <= kStripRows) {
+    // Two tiles of outputs a wave, which share the reads of activations, where that leaves enough blocks and registers:
+    // of FP8 the next chunk's codes would not fit any more, which is worth more while there are few activations.
     constexpr int64_t kOneTileRows = kFormat == WeightFormat::kFp8 ? 8 : 0;
-    const bool wide = batch.rows > kOneTileRows && outputs / (kWide * Tile::kN) >= 2 * device.multiprocessors;
-    return wide ? LaunchStrips<kFormat, true, 1, kWide>(stream, device, batch)
-                : LaunchStrips<kFormat, true, 1, 1>(stream, device, batch);
+    constexpr int kWide = kFormat == WeightFormat::kBf16 ? 1 : 2;
+    const bool wide = batch.rows > kOneTileRows && outputs / (kWide * Tile::kN) >= 2 * multiprocessors;
+    if (batch.rows > Tile::kM) {
+      return aligned ? LaunchStrips<kFormat, true, 2, 1>(stream, multiprocessors, batch)
+                     : LaunchStrips<kFormat, false, 2, 1>(stream, multiprocessors, batch);
+    }
+    if (!aligned) return LaunchStrips<kFormat, false, 1, 1>(stream, multiprocessors, batch);
+    return wide ? LaunchStrips<kFormat, true, 1, kWide>(stream, multiprocessors, batch)
+                : LaunchStrips<kFormat, true, 1, 1>(stream, multiprocessors, batch);
   }
-  if (batch.rows <= kFewRows) return LaunchStrips<kFormat, true, 2, kWide>(stream, device, batch);
-  const int64_t small = CeilDiv(batch.rows, SmallTile::kRows) * CeilDiv(outputs, SmallTile::kCols);
-  if (batch.rows <= 2 * kStripRows && small < 2 * device.multiprocessors && kAsyncCopies) {
-    return LaunchStrips<kFormat, true, static_cast<int>(kStripRows / Tile::kM), kWide>(stream, device, batch);
-  }
+  if (!aligned) return LaunchTiles<kFormat, false, SmallTile>(stream, batch);
   const int64_t large = CeilDiv(batch.rows, LargeTile::kRows) * (outputs / LargeTile::kCols);
-  if (large < device.multiprocessors) return LaunchTiles<kFormat, true, SmallTile>(stream, batch);
+  if (large < multiprocessors) return LaunchTiles<kFormat, true, SmallTile>(stream, batch);
   LaunchTiles<kFormat, true, LargeTile>(stream, batch);
 }
 
@@ -221,7 +183,7 @@ void LaunchQuantise(Stream stream, const ops::Tensor& x, const ops::Tensor& to) 
   Launch<QuantiseKernel>(shape, stream, x, to);
 }
 
-void LaunchLinear(Stream stream, const ProductDevice& device, const ops::Tensor& x, std::span<const LinearJob> jobs) {
+void LaunchLinear(Stream stream, int multiprocessors, const ops::Tensor& x, std::span<const LinearJob> jobs) {
   const ops::LinearWeight& first = *jobs[0].weight;
   Batch batch = {.x = x.data,
                  .x_stride = x.stride,
@@ -260,11 +222,11 @@ void LaunchLinear(Stream stream, const ProductDevice& device, const ops::Tensor&
   }
   switch (first.dtype) {
     case DType::kF8E4M3:
-      return LaunchMatrixProduct<WeightFormat::kFp8>(stream, device, aligned, batch);
+      return LaunchMatrixProduct<WeightFormat::kFp8>(stream, multiprocessors, aligned, batch);
     case DType::kF4E2M1:
-      return LaunchMatrixProduct<WeightFormat::kFp4>(stream, device, aligned, batch);
+      return LaunchMatrixProduct<WeightFormat::kFp4>(stream, multiprocessors, aligned, batch);
     case DType::kBF16:
-      return LaunchMatrixProduct<WeightFormat::kBf16>(stream, device, aligned, batch);
+      return LaunchMatrixProduct<WeightFormat::kBf16>(stream, multiprocessors, aligned, batch);
     default:
       return LaunchFma<WeightFormat::kF32, Bf16>(stream, batch);
   }

@@ -1,7 +1,6 @@
 // Products with weights in their published formats: Linear and GroupedLinear.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -10,13 +9,6 @@
 #include "platforms/gpu/backend.h"
 
 namespace hadal::gpu::HADAL_GPU_NS {
-
-// What the launchers of products need to know of the device: what a small product should fill, and what a block may ask
-// for.
-struct ProductDevice {
-  int multiprocessors = 1;
-  size_t shared_bytes = 0;
-};
 
 struct LinearScratch {
   void Carve(const ops::WorkspaceSpec& spec, ops::Numerics numerics, Carver& carver);
@@ -40,8 +32,9 @@ struct LinearJob {
 // to[row] = AQ(x[row], 128); to: bf16.
 void LaunchQuantise(Stream stream, const ops::Tensor& x, const ops::Tensor& to);
 
-// The jobs read the same rows of x, `k` of its columns each, and have weights of one format.
-void LaunchLinear(Stream stream, const ProductDevice& device, const ops::Tensor& x, std::span<const LinearJob> jobs);
+// The jobs read the same rows of x, `k` of its columns each, and have weights of one format. multiprocessors: of the
+// device, whose blocks a small product should fill.
+void LaunchLinear(Stream stream, int multiprocessors, const ops::Tensor& x, std::span<const LinearJob> jobs);
 
 // Jobs that one launch may take.
 inline constexpr int kLinearJobs = 8;

@@ -215,7 +215,6 @@ struct Product {
   ExpertPointers shared;
   const ExpertTask* tasks;
   const int32_t* task_count;
-  int shared_tasks;  // which come first
   const int32_t* slot_row;
   const float* slot_weight;
   const void* x_routed;  // gate and up: rows of the step; down: hidden rows
@@ -248,88 +247,51 @@ struct StoreSlots {
   }
 };
 
-// The problem of a task, and where its results go.
+// The problem of the block's task; false: there is none.
 template <Stage kStage, typename T>
-HADAL_DEVICE Strip<StoreSlots<T>> MakeStrip(const Product& product, const ExpertTask& task) {
-  const bool shared = task.expert < 0;
-  const ExpertPointers& expert = shared ? product.shared : product.routed[task.expert];
-  Strip<StoreSlots<T>> strip;
-  Problem& p = strip.problem;
-  p.rows = task.rows;
-  p.n = shared ? product.n_shared : product.n_routed;
-  p.k = shared ? product.k_shared : product.k_routed;
-  p.float_scales = shared ? product.float_scales_shared : product.float_scales_routed;
-  p.x_stride = shared ? product.x_shared_stride : product.x_routed_stride;
-  const void* x = shared ? product.x_shared : product.x_routed;
-  if constexpr (kStage == Stage::kGateUp) {
-    p.x = x;
-    p.x_rows = product.slot_row + task.slot;
-    p.weights[0] = {expert.data[0], expert.scale[0]};
-    p.weights[1] = {expert.data[1], expert.scale[1]};
-  } else {
-    p.x = static_cast<const T*>(x) + task.slot * p.x_stride;
-    p.weights[0] = {expert.data[2], expert.scale[2]};
-  }
-  strip.store = {static_cast<T*>(product.out) + static_cast<int64_t>(task.slot) * product.out_stride,
-                 product.out_stride, product.slot_weight + task.slot, product.limit, product.weigh_hidden};
-  return strip;
-}
-// Of the block's task; false: there is none.
-template <Stage kStage, typename T>
-HADAL_DEVICE bool FindTask(const Product& product, Strip<StoreSlots<T>>* strip) {
+HADAL_DEVICE bool FindTask(const Product& product, bool* is_shared, Problem* p, StoreSlots<T>* store) {
   if (BlockY() >= *product.task_count) return false;
   const ExpertTask task = product.tasks[BlockY()];
-  if (!(task.expert < 0 ? product.do_shared : product.do_routed)) return false;
-  *strip = MakeStrip<kStage, T>(product, task);
+  const bool shared = *is_shared = task.expert < 0;
+  if (!(shared ? product.do_shared : product.do_routed)) return false;
+  const ExpertPointers& expert = shared ? product.shared : product.routed[task.expert];
+  p->rows = task.rows;
+  p->n = shared ? product.n_shared : product.n_routed;
+  p->k = shared ? product.k_shared : product.k_routed;
+  p->float_scales = shared ? product.float_scales_shared : product.float_scales_routed;
+  p->x_stride = shared ? product.x_shared_stride : product.x_routed_stride;
+  const void* x = shared ? product.x_shared : product.x_routed;
+  if constexpr (kStage == Stage::kGateUp) {
+    p->x = x;
+    p->x_rows = product.slot_row + task.slot;
+    p->weights[0] = {expert.data[0], expert.scale[0]};
+    p->weights[1] = {expert.data[1], expert.scale[1]};
+  } else {
+    p->x = static_cast<const T*>(x) + task.slot * p->x_stride;
+    p->weights[0] = {expert.data[2], expert.scale[2]};
+  }
+  *store = {static_cast<T*>(product.out) + static_cast<int64_t>(task.slot) * product.out_stride, product.out_stride,
+            product.slot_weight + task.slot, product.limit, product.weigh_hidden};
   return true;
 }
 
 constexpr int kStripTiles = 2;
-constexpr int StripOutputs(Stage stage) { return Tile::kN * (stage == Stage::kGateUp ? kStripTiles / 2 : kStripTiles); }
-
-// The strips of the tasks [first_task, first_task + tasks), which all are the shared expert's or all are not.
-template <Stage kStage>
-struct ExpertStrips {
-  const Product& product;
-  int first_task;
-  int of_task;  // strips
-  int strips, chunks, k;
-  bool float_scales;
-  HADAL_DEVICE ExpertStrips(const Product& from, bool shared, int first, int tasks)
-      : product(from),
-        first_task(first),
-        of_task(static_cast<int>(CeilDiv(shared ? from.n_shared : from.n_routed, StripOutputs(kStage)))),
-        strips(tasks * of_task),
-        chunks(static_cast<int>(CeilDiv(shared ? from.k_shared : from.k_routed, kChunk))),
-        k(shared ? from.k_shared : from.k_routed),
-        float_scales(shared ? from.float_scales_shared : from.float_scales_routed) {}
-  HADAL_DEVICE Strip<StoreSlots<Bf16>> At(int i) const {
-    Strip<StoreSlots<Bf16>> strip = MakeStrip<kStage, Bf16>(product, product.tasks[first_task + i / of_task]);
-    strip.n0 = i % of_task * StripOutputs(kStage);
-    return strip;
-  }
-};
 
 // kRouted, kShared: the experts' formats.
 template <Stage kStage, WeightFormat kRouted, WeightFormat kShared, bool kAligned>
 HADAL_GLOBAL(kStripWaves* kMostWaveLanes)
-ExpertStripKernel(Product product, StripShape shape) {
+ExpertStripKernel(Product product, int round_chunks) {
   constexpr bool kPaired = kStage == Stage::kGateUp;
-  auto* memory = DynamicShared<unsigned char>();
-  int skipped = 0;
-  // Of one format the loop saves a second copy of the code.
-  for (const bool shared : {true, false}) {
-    if (!(shared ? product.do_shared : product.do_routed)) continue;
-    const int first = shared ? 0 : product.shared_tasks;
-    const ExpertStrips<kStage> strips(product, shared, first,
-                                      shared ? product.shared_tasks : *product.task_count - first);
-    if (skipped > 0) BlockSync();  // the sums of before are read
-    if (kRouted != kShared && shared) {
-      StripProducts<kShared, kAligned, kPaired, 1, kStripTiles>(strips, skipped, shape, memory);
-    } else {
-      StripProducts<kRouted, kAligned, kPaired, 1, kStripTiles>(strips, skipped, shape, memory);
-    }
-    skipped += strips.strips;
+  bool shared = false;
+  Problem p;
+  StoreSlots<Bf16> store;
+  if (!FindTask<kStage>(product, &shared, &p, &store)) return;
+  const int n0 = BlockX() * Tile::kN * (kPaired ? kStripTiles / 2 : kStripTiles);
+  if (n0 >= p.n) return;
+  if (kRouted != kShared && shared) {
+    StripProduct<kShared, kAligned, kPaired, 1, kStripTiles>(p, n0, round_chunks, DynamicShared<float>(), store);
+  } else {
+    StripProduct<kRouted, kAligned, kPaired, 1, kStripTiles>(p, n0, round_chunks, DynamicShared<float>(), store);
   }
 }
 
@@ -337,19 +299,23 @@ template <Stage kStage, WeightFormat kFormat, bool kAligned, typename Shape>
 HADAL_GLOBAL(Shape::kWaves* kMostWaveLanes)
 ExpertTileKernel(Product product) {
   constexpr bool kPaired = kStage == Stage::kGateUp;
-  Strip<StoreSlots<Bf16>> strip;
-  if (!FindTask<kStage>(product, &strip)) return;
+  bool shared = false;
+  Problem p;
+  StoreSlots<Bf16> store;
+  if (!FindTask<kStage>(product, &shared, &p, &store)) return;
   const int n0 = BlockX() * (kPaired ? Shape::kCols / 2 : Shape::kCols);
-  if (n0 >= strip.problem.n) return;
-  TileProduct<kFormat, kAligned, kPaired, Shape>(strip.problem, 0, n0, DynamicShared<unsigned char>(), strip.store);
+  if (n0 >= p.n) return;
+  TileProduct<kFormat, kAligned, kPaired, Shape>(p, 0, n0, DynamicShared<unsigned char>(), store);
 }
 
 template <Stage kStage, WeightFormat kFormat, typename T>
 HADAL_GLOBAL(kFmaThreads)
 ExpertFmaKernel(Product product) {
-  Strip<StoreSlots<T>> strip;
-  if (!FindTask<kStage>(product, &strip)) return;
-  FmaProduct<kFormat, T, kStage == Stage::kGateUp>(strip.problem, 0, BlockX() * kFmaOutputs, strip.store);
+  bool shared = false;
+  Problem p;
+  StoreSlots<T> store;
+  if (!FindTask<kStage>(product, &shared, &p, &store)) return;
+  FmaProduct<kFormat, T, kStage == Stage::kGateUp>(p, 0, BlockX() * kFmaOutputs, store);
 }
 
 // ---- A row's outputs, added in ascending order of experts, the shared one last.
@@ -419,20 +385,17 @@ int64_t Outputs(const Product& p, const Select& s) {
 }
 
 template <Stage kStage, WeightFormat kRouted, WeightFormat kShared, bool kAligned>
-void LaunchStrips(Stream stream, const ProductDevice& device, const Product& product, const Select& select) {
+void LaunchStrips(Stream stream, int multiprocessors, const Product& product, const Select& select) {
+  constexpr int kOutputs = Tile::kN * (kStage == Stage::kGateUp ? kStripTiles / 2 : kStripTiles);
+  const auto blocks = static_cast<unsigned>(CeilDiv(Outputs(product, select), kOutputs));
   const int k = std::max(select.routed ? product.k_routed : 0, select.shared ? product.k_shared : 0);
   const StripShape strip =
-      MakeStripShape({.rows = select.most_rows,
-                      .width = Tile::kN * kStripTiles,
-                      .chunks = static_cast<int>(CeilDiv(k, kChunk)),
-                      .strips = CeilDiv(Outputs(product, select), StripOutputs(kStage)) * select.tasks,
-                      .ring_bytes = std::max(StripRing<kRouted, kAligned, kStripTiles>::Bytes(stream.wave),
-                                             StripRing<kShared, kAligned, kStripTiles>::Bytes(stream.wave))},
-                     device);
-  const LaunchShape shape = {.blocks_x = static_cast<unsigned>(strip.blocks),
+      MakeStripShape(select.most_rows, Tile::kN * kStripTiles, k, blocks * select.tasks < 2u * multiprocessors);
+  const LaunchShape shape = {.blocks_x = blocks,
+                             .blocks_y = select.tasks,
                              .threads = static_cast<unsigned>(strip.waves * stream.wave),
                              .shared_bytes = strip.shared_bytes};
-  Launch<ExpertStripKernel<kStage, kRouted, kShared, kAligned>>(shape, stream, product, strip);
+  Launch<ExpertStripKernel<kStage, kRouted, kShared, kAligned>>(shape, stream, product, strip.round_chunks);
 }
 
 template <Stage kStage, WeightFormat kFormat, bool kAligned, typename Shape>
@@ -457,11 +420,10 @@ void LaunchFma(Stream stream, const Product& product, const Select& select) {
 constexpr int kTaskRows[] = {Tile::kM, SmallTile::kRows, LargeTile::kRows};
 
 template <Stage kStage, WeightFormat kFormat>
-void LaunchFormat(Stream stream, const ProductDevice& device, int task_rows, const Product& product,
-                  const Select& select) {
+void LaunchFormat(Stream stream, int multiprocessors, int task_rows, const Product& product, const Select& select) {
   if (task_rows == kTaskRows[0]) {
-    return select.aligned ? LaunchStrips<kStage, kFormat, kFormat, true>(stream, device, product, select)
-                          : LaunchStrips<kStage, kFormat, kFormat, false>(stream, device, product, select);
+    return select.aligned ? LaunchStrips<kStage, kFormat, kFormat, true>(stream, multiprocessors, product, select)
+                          : LaunchStrips<kStage, kFormat, kFormat, false>(stream, multiprocessors, product, select);
   }
   if (task_rows == kTaskRows[2]) return LaunchTiles<kStage, kFormat, true, LargeTile>(stream, product, select);
   return select.aligned ? LaunchTiles<kStage, kFormat, true, SmallTile>(stream, product, select)
@@ -470,17 +432,18 @@ void LaunchFormat(Stream stream, const ProductDevice& device, int task_rows, con
 
 // Where the kernel of the experts' products is chosen.
 template <Stage kStage>
-void LaunchProduct(Stream stream, const ProductDevice& device, int task_rows, bool f32, DType routed, DType shared,
+void LaunchProduct(Stream stream, int multiprocessors, int task_rows, bool f32, DType routed, DType shared,
                    Product product, Select select) {
   if (select.routed && select.shared && routed != shared) {
     if (!f32 && task_rows == kTaskRows[0] && select.aligned && routed == DType::kF4E2M1 && shared == DType::kF8E4M3) {
       // V4's experts of a few rows: one launch.
-      return LaunchStrips<kStage, WeightFormat::kFp4, WeightFormat::kFp8, true>(stream, device, product, select);
+      return LaunchStrips<kStage, WeightFormat::kFp4, WeightFormat::kFp8, true>(stream, multiprocessors, product,
+                                                                                select);
     }
     for (const bool now_shared : {true, false}) {
       product.do_shared = select.shared = now_shared;
       product.do_routed = select.routed = !now_shared;
-      LaunchProduct<kStage>(stream, device, task_rows, f32, routed, shared, product, select);
+      LaunchProduct<kStage>(stream, multiprocessors, task_rows, f32, routed, shared, product, select);
     }
     return;
   }
@@ -499,11 +462,11 @@ void LaunchProduct(Stream stream, const ProductDevice& device, int task_rows, bo
   }
   switch (dtype) {
     case DType::kF8E4M3:
-      return LaunchFormat<kStage, WeightFormat::kFp8>(stream, device, task_rows, product, select);
+      return LaunchFormat<kStage, WeightFormat::kFp8>(stream, multiprocessors, task_rows, product, select);
     case DType::kF4E2M1:
-      return LaunchFormat<kStage, WeightFormat::kFp4>(stream, device, task_rows, product, select);
+      return LaunchFormat<kStage, WeightFormat::kFp4>(stream, multiprocessors, task_rows, product, select);
     case DType::kBF16:
-      return LaunchFormat<kStage, WeightFormat::kBf16>(stream, device, task_rows, product, select);
+      return LaunchFormat<kStage, WeightFormat::kBf16>(stream, multiprocessors, task_rows, product, select);
     default:
       return LaunchFma<kStage, WeightFormat::kF32, Bf16>(stream, product, select);
   }
@@ -564,8 +527,8 @@ void LaunchMoeRoute(Stream stream, const ops::MoeRouteArgs& args) {
   Launch<RouteKernel>(shape, stream, args);
 }
 
-void LaunchMoeExperts(Stream stream, const ProductDevice& device, const ops::MoeExpertsArgs& args,
-                      const ExpertTable& routed, const ExpertTable& shared, const MoeScratch& scratch) {
+void LaunchMoeExperts(Stream stream, int multiprocessors, const ops::MoeExpertsArgs& args, const ExpertTable& routed,
+                      const ExpertTable& shared, const MoeScratch& scratch) {
   const int64_t tokens = args.x.rows, d = args.x.cols;
   if (tokens == 0) return;
   const bool f32 = args.x.dtype == DType::kF32;
@@ -617,7 +580,6 @@ void LaunchMoeExperts(Stream stream, const ProductDevice& device, const ops::Moe
                      .shared = with_shared ? PointersOf(*args.shared) : ExpertPointers{},
                      .tasks = scratch.tasks,
                      .task_count = scratch.task_count,
-                     .shared_tasks = static_cast<int>(shared_tasks),
                      .slot_row = scratch.slot_row,
                      .slot_weight = scratch.slot_weight,
                      .x_routed = quantise_routed ? quantised.data : args.x.data,
@@ -636,7 +598,7 @@ void LaunchMoeExperts(Stream stream, const ProductDevice& device, const ops::Moe
                      .limit = args.swiglu_limit,
                      .weigh_hidden = !args.weigh_outputs,
                      .out_stride = static_cast<int>(hidden_stride)};
-  LaunchProduct<Stage::kGateUp>(stream, device, task_rows, f32, routed.dtype, shared.dtype, product, select);
+  LaunchProduct<Stage::kGateUp>(stream, multiprocessors, task_rows, f32, routed.dtype, shared.dtype, product, select);
 
   // Hidden rows of FP8 and FP4 experts are quantised in place; slots without a row hold whatever they held.
   const auto hidden_rows = [&](int64_t first, int64_t rows, int64_t width) {
@@ -660,7 +622,7 @@ void LaunchMoeExperts(Stream stream, const ProductDevice& device, const ops::Moe
   product.n_routed = product.n_shared = static_cast<int>(d);
   product.k_routed = static_cast<int>(routed.width);
   product.k_shared = static_cast<int>(shared.width);
-  LaunchProduct<Stage::kDown>(stream, device, task_rows, f32, routed.dtype, shared.dtype, product, select);
+  LaunchProduct<Stage::kDown>(stream, multiprocessors, task_rows, f32, routed.dtype, shared.dtype, product, select);
 
   const Combining combining = {.choices = args.experts,
                                .weights = args.weights,

@@ -7,7 +7,6 @@
 #include "base/carver.h"
 #include "ops/ops.h"
 #include "platforms/gpu/backend.h"
-#include "platforms/gpu/kernels/linear.h"
 
 namespace hadal::gpu::HADAL_GPU_NS {
 
@@ -64,7 +63,7 @@ inline constexpr int kMostChoices = 64;  // experts of a token
 void LaunchMoeRoute(Stream stream, const ops::MoeRouteArgs& args);
 
 // `shared` has no experts but a width where args.shared is set.
-void LaunchMoeExperts(Stream stream, const ProductDevice& device, const ops::MoeExpertsArgs& args,
-                      const ExpertTable& routed, const ExpertTable& shared, const MoeScratch& scratch);
+void LaunchMoeExperts(Stream stream, int multiprocessors, const ops::MoeExpertsArgs& args, const ExpertTable& routed,
+                      const ExpertTable& shared, const MoeScratch& scratch);
 
 }  // namespace hadal::gpu::HADAL_GPU_NS

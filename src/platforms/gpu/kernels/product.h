@@ -9,7 +9,6 @@
 //    that (the activations' fragments take the same ones). Products are exact, so that only this order matters.
 #pragma once
 
-#include "platforms/gpu/kernels/linear.h"
 #include "platforms/gpu/mma.h"
 
 namespace hadal::gpu::HADAL_GPU_NS {
@@ -139,311 +138,114 @@ HADAL_DEVICE void LoadScales(const Problem& p, int n0, int t, int chunk, float* 
   }
 }
 
-// ---- Few rows: the weights are read once, from memory to the wave that multiplies them, and waited for as little as
-// possible. A block takes every BlocksX()-th strip of outputs; its waves share out the chunks of all its strips in turn
-// (an item is a chunk of a strip), and each runs ahead of itself through a ring of asynchronous copies that strips do
-// not end. Memory of 4.8 TB/s and 800 ns keeps 29 KB under way on each of 132 multiprocessors; the rings of two blocks
-// ask for twice that and more. Items' sums go to shared memory, where a round of them is added in order while the waves
-// are at the next round.
+// ---- Few rows: the weights are read once, from memory to registers; waves share out the chunks.
 
-// Most waves of a block, and how many leave room for a second block.
+// Most waves of a block.
 inline constexpr int kStripWaves = 16;
-inline constexpr int kSharingWaves = 8;
-
-// The ring of a wave: a lane copies what it will read itself, so that nobody else has to wait for it. Where there are
-// no asynchronous copies codes go to registers, an item ahead where they fit.
-template <WeightFormat kFormat, bool kAligned, int kNT>
-struct StripRing {
-  static constexpr bool kUsed = kAligned && kAsyncCopies;
-  static constexpr int kCodeBytes = kNT * Tile::kN * Units<kFormat>() * 64;  // of an item
-  static constexpr int kSlots = kCodeBytes <= 1024 ? 6 : kCodeBytes <= 2048 ? 3 : 2;
-  // Words around the scales that a lane needs of a tile, E8M0 or fp32.
-  static constexpr int kScales = kFormat == WeightFormat::kBf16 ? 0 : 2;
-  HADAL_HOST_DEVICE static int SlotBytes(int lanes) {
-    return kCodeBytes + kNT * kScales * lanes * static_cast<int>(sizeof(uint32_t));
-  }
-  static int Bytes(int lanes) { return kUsed ? kSlots * SlotBytes(lanes) : 0; }
-};
 
 struct StripShape {
-  int blocks = 1;
   int waves = 1;
-  int rows = 1;         // most rows of a problem
-  int ring_bytes = 0;   // of a wave
-  int round_items = 1;  // whose sums are added at a time, a multiple of the waves
+  int round_chunks = 1;  // chunks whose sums are in shared memory at once, a multiple of the waves
   size_t shared_bytes = 0;
 };
 
-struct StripNeeds {
-  int rows = 1;   // most rows of a problem
-  int width = 1;  // columns of sums of a strip
-  int chunks = 1;
-  int64_t strips = 1;
-  int ring_bytes = 0;
-  int most_waves = kStripWaves;
-};
-
-inline StripShape MakeStripShape(const StripNeeds& needs, const ProductDevice& device) {
-  constexpr int kRoundBytes = 8 * 1024;
+// For blocks of `rows` rows and `width` columns of sums. few_blocks: they do not fill the device.
+inline StripShape MakeStripShape(int rows, int width, int k, bool few_blocks) {
+  constexpr int kSumBytes = 48 * 1024;
+  const int chunks = static_cast<int>(CeilDiv(k, kChunk));
+  const int chunk_bytes = rows * width * static_cast<int>(sizeof(float));
   StripShape shape;
-  shape.rows = needs.rows;
-  shape.ring_bytes = needs.ring_bytes;
-  shape.blocks =
-      static_cast<int>(needs.strips < 2 * device.multiprocessors ? needs.strips : 2 * device.multiprocessors);
-  const int64_t items = CeilDiv(needs.strips, shape.blocks) * needs.chunks;
-  const bool alone = needs.strips <= device.multiprocessors;
-  shape.waves = alone || needs.most_waves < kSharingWaves ? needs.most_waves : kSharingWaves;
-  if (shape.waves > items) shape.waves = static_cast<int>(items);
-  const int sum_bytes = needs.rows * needs.width * static_cast<int>(sizeof(float));
-  const auto bytes = [&](int round_items) {
-    return static_cast<size_t>(shape.waves) * shape.ring_bytes + static_cast<size_t>(2 * round_items + 2) * sum_bytes;
-  };
-  while (shape.waves > 1 && bytes(shape.waves) > device.shared_bytes) --shape.waves;
-  const int64_t turns = CeilDiv(items, shape.waves), fit = kRoundBytes / (shape.waves * sum_bytes);
-  shape.round_items = shape.waves * static_cast<int>(fit < 1 ? 1 : fit < turns ? fit : turns);
-  shape.shared_bytes = bytes(shape.round_items);
+  const int most = few_blocks ? kStripWaves : kStripWaves / 2;
+  shape.waves = chunks < most ? chunks : most;
+  while (shape.waves > 1 && shape.waves * chunk_bytes > kSumBytes) --shape.waves;
+  const int64_t rounds = CeilDiv(chunks, shape.waves);
+  const int64_t fit = kSumBytes / (static_cast<int64_t>(shape.waves) * chunk_bytes);
+  shape.round_chunks = shape.waves * static_cast<int>(fit < 1 ? 1 : fit < rounds ? fit : rounds);
+  shape.shared_bytes = static_cast<size_t>(shape.round_chunks + 1) * chunk_bytes;
   return shape;
 }
 
-// A strip of a problem and where its results go. Store is called with (row, output, value) or, of a pair of weights,
-// (row, output, value of the first, value of the second).
-template <typename Store>
-struct Strip {
-  Problem problem;
-  int n0 = 0;  // its first output
-  Store store;
-};
-
-// Where a lane reads a strip's weights. Outputs behind the last one are taken to be that one; nobody stores them.
-template <WeightFormat kFormat, bool kPaired, int kNT>
-struct StripWeights {
-  const unsigned char* codes[kNT] = {};   // of the row that it holds first
-  const unsigned char* scales[kNT] = {};  // FP4: of that row; FP8: of the block that the tile's first output is in
-  int to_second[kNT] = {};                // bytes from there to the second row that it holds
-  int to_second_scales[kNT] = {};         // FP4: the same; FP8: to the block that the tile's last output is in
-  int split[kNT] = {};                    // FP8: column from which on outputs are in that block
-
-  HADAL_DEVICE void Find(const Problem& p, int n0) {
-    HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
-      const Matrix& w = p.weights[kPaired ? t % 2 : 0];
-      const int first = TileOutput<kPaired>(n0, t, 0);
-      const auto row_of = [&](int column) { return p.weight_row + (first + column < p.n ? first + column : p.n - 1); };
-      const int row = row_of(Tile::HeldRow(0));
-      const int rows = row_of(Tile::HeldRow(Tile::Held() - 1)) - row;
-      const auto row_bytes = static_cast<int>(CodeBytes<kFormat>(p.k));
-      codes[t] = static_cast<const unsigned char*>(w.data) + static_cast<int64_t>(row) * row_bytes;
-      to_second[t] = rows * row_bytes;
-      const auto* base = static_cast<const unsigned char*>(w.scale);
-      if constexpr (kFormat == WeightFormat::kFp8) {
-        const int block = row_of(0) / kChunk;
-        const int64_t block_bytes = CeilDiv(p.k, kChunk) * (p.float_scales ? 4 : 1);
-        scales[t] = base + block * block_bytes;
-        to_second_scales[t] = (row_of(Tile::kN - 1) / kChunk - block) * static_cast<int>(block_bytes);
-        split[t] = (block + 1) * kChunk - p.weight_row - first;
-      } else if constexpr (kFormat == WeightFormat::kFp4) {
-        scales[t] = base + static_cast<int64_t>(row) * (p.k / 32) + Tile::Quarter();
-        to_second_scales[t] = rows * (p.k / 32);
-      }
-    }
-  }
-  HADAL_DEVICE const unsigned char* Scale(int t, int i, int chunk, bool wide) const {
-    return scales[t] + i * to_second_scales[t] + chunk * (kFormat == WeightFormat::kFp4 || wide ? 4 : 1);
-  }
-};
-
-// An item's weights as a lane holds them. scales: FP8 the bits of the two blocks' scales, FP4 the bytes of its rows.
-template <WeightFormat kFormat, int kNT>
-struct StripCodes {
-  Bytes16 units[kNT][2][Units<kFormat>()];
-  uint32_t scales[kNT][2];
-};
-
-// Work: `strips` strips of `chunks` chunks, inputs k and scales as float_scales says in all of them; At(i) is strip i.
-// `skipped` strips went before them in another call: blocks go on where they were.
-template <WeightFormat kFormat, bool kAligned, bool kPaired, int kMT, int kNT, typename Work>
-HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape& shape, unsigned char* shared) {
-  using Ring = StripRing<kFormat, kAligned, kNT>;
-  using Weights = StripWeights<kFormat, kPaired, kNT>;
-  using Codes = StripCodes<kFormat, kNT>;
+// Columns n0 ... n0+16*kNT-1 (of a pair of weights half as many of each) for up to 16*kMT rows. Calls
+// store(row, output, value) or, paired, store(row, output, value of the first, value of the second).
+template <WeightFormat kFormat, bool kAligned, bool kPaired, int kMT, int kNT, typename Store>
+HADAL_DEVICE void StripProduct(const Problem& p, int n0, int round_chunks, float* shared, const Store& store) {
   constexpr int kUnits = Units<kFormat>();
   constexpr int kWidth = Tile::kN * kNT;
-  constexpr bool kAhead = !Ring::kUsed && kUnits * kNT * kMT <= 2;  // the next item's codes fit into registers
+  constexpr bool kAhead = kUnits * kNT * kMT <= 2;  // the next chunk's codes fit into registers as well
   const int waves = ThreadsX() / WaveLanes();
   const int wave = WaveX();
   const int quarter = Tile::Quarter();
-  const int k = work.k, chunks = work.chunks;
-  const bool wide_scales = work.float_scales;
-  const int row_bytes = static_cast<int>(CodeBytes<kFormat>(k));
-  const int first_strip = (BlockX() + BlocksX() - skipped % BlocksX()) % BlocksX();
-  const int strips = work.strips > first_strip ? (work.strips - first_strip - 1) / BlocksX() + 1 : 0;  // of this block
-  const int items = strips * chunks;
-  const auto strip_at = [&](int i) { return work.At(first_strip + i * BlocksX()); };
-  const auto move = [&](int by, int* strip, int* chunk) {
-    for (*chunk += by; *chunk >= chunks; ++*strip) *chunk -= chunks;
-  };
+  const int chunks = static_cast<int>(CeilDiv(p.k, kChunk));
+  const int row_bytes = static_cast<int>(CodeBytes<kFormat>(p.k));
+  const int sums = p.rows * kWidth;
+  float* totals = shared;
+  float* partial = shared + sums;
 
-  // The ring's end that is filled.
-  unsigned char* const ring = shared + wave * shape.ring_bytes;
-  const int slot_bytes = Ring::SlotBytes(WaveLanes());
-  Weights ahead_weights;
-  Codes next;
-  int ahead_strip = 0, ahead_chunk = 0, ahead_found = -1, ahead_slot = 0;
-  move(wave, &ahead_strip, &ahead_chunk);
-  const auto each_unit = [&](int chunk, const auto& visit) {
-    HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
-      HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
-        HADAL_UNROLL for (int u = 0; u < kUnits; ++u) visit(t, i, u, (chunk * kUnits + u) * 64 + quarter * 16);
-      }
+  const unsigned char* x_row[kMT][2] = {};
+  HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+    HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+      const int row = m * Tile::kM + Tile::HeldRow(i);
+      if (row < p.rows) x_row[m][i] = static_cast<const unsigned char*>(p.x) + p.XRow(row) * p.x_stride * 2;
     }
-  };
-  const auto each_scale = [&](int chunk, const auto& visit) {  // present: in the row
-    HADAL_UNROLL for (int t = 0; t < (Ring::kScales > 0 ? kNT : 0); ++t) {
-      const int count = kFormat == WeightFormat::kFp4 ? Tile::Held() : 2;
-      const bool present = kFormat != WeightFormat::kFp4 || chunk * 4 + quarter < k / 32;
-      HADAL_UNROLL for (int i = 0; i < count; ++i) visit(t, i, present);
+  }
+  const unsigned char* w_row[kNT][2] = {};
+  HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+    HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+      const int output = TileOutput<kPaired>(n0, t, Tile::HeldRow(i));
+      if (output >= p.n) continue;
+      w_row[t][i] = static_cast<const unsigned char*>(p.weights[kPaired ? t % 2 : 0].data) +
+                    static_cast<int64_t>(p.weight_row + output) * row_bytes;
     }
-  };
-  const auto code_slot = [&](int t, int i, int u) {
-    return (((t * Tile::Held() + i) * kUnits + u) * WaveLanes() + WaveLane()) * 16;
-  };
-  const auto scale_slot = [&](int t, int i) {
-    return Ring::kCodeBytes + ((t * 2 + i) * WaveLanes() + WaveLane()) * static_cast<int>(sizeof(uint32_t));
-  };
-  const auto copy = [&](const Weights& w, int chunk, unsigned char* slot) {
-    each_unit(chunk, [&](int t, int i, int u, int at) {
-      const bool present = at < row_bytes;
-      CopyAsync16(slot + code_slot(t, i, u), w.codes[t] + i * w.to_second[t] + (present ? at : 0), present);
-    });
-    // Bytes are copied with the word that they lie in.
-    each_scale(chunk, [&](int t, int i, bool present) {
-      const auto at = reinterpret_cast<uintptr_t>(w.Scale(t, i, present ? chunk : 0, wide_scales));
-      CopyAsync4(slot + scale_slot(t, i), reinterpret_cast<const void*>(at - at % 4), present);
-    });
-  };
-  const auto take = [&](const Weights& w, int chunk, const unsigned char* slot, Codes* codes) {
-    each_unit(chunk, [&](int t, int i, int u, int) {
-      codes->units[t][i][u] = *reinterpret_cast<const Bytes16*>(slot + code_slot(t, i, u));
-    });
-    each_scale(chunk, [&](int t, int i, bool) {
-      const uint32_t word = *reinterpret_cast<const uint32_t*>(slot + scale_slot(t, i));
-      const auto byte = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(w.Scale(t, i, chunk, wide_scales)) % 4);
-      codes->scales[t][i] = kFormat == WeightFormat::kFp8 && wide_scales ? word : BytePermute(word, 0, 0x4440u | byte);
-    });
-  };
-  const auto load = [&](const Weights& w, int chunk, Codes* codes) {
-    each_unit(chunk, [&](int t, int i, int u, int at) {
-      codes->units[t][i][u] = LoadUnit<kAligned, true>(w.codes[t] + i * w.to_second[t], at, row_bytes);
-    });
-    each_scale(chunk, [&](int t, int i, bool present) {
-      const unsigned char* at = w.Scale(t, i, present ? chunk : 0, wide_scales);
-      codes->scales[t][i] = kFormat == WeightFormat::kFp8 && wide_scales
-                                ? FloatBits(*reinterpret_cast<const float*>(at))
-                            : present ? *at
-                                      : 0u;
-    });
-  };
-  const auto fetch = [&] {
-    if (ahead_strip < strips) {
-      if (ahead_found != ahead_strip) {
-        const auto strip = strip_at(ahead_strip);
-        ahead_weights.Find(strip.problem, strip.n0);
-        ahead_found = ahead_strip;
-      }
-      if constexpr (Ring::kUsed) {
-        copy(ahead_weights, ahead_chunk, ring + ahead_slot * slot_bytes);
-        ahead_slot = ahead_slot + 1 < Ring::kSlots ? ahead_slot + 1 : 0;
-      } else {
-        load(ahead_weights, ahead_chunk, &next);
-      }
-      move(waves, &ahead_strip, &ahead_chunk);
-    }
-    CommitAsync();
-  };
-  if constexpr (Ring::kUsed || kAhead) {
-    HADAL_UNROLL for (int i = 0; i < (Ring::kUsed ? Ring::kSlots - 1 : 1); ++i) fetch();
   }
 
-  const int sums = shape.rows * kWidth;
-  auto* const partial = reinterpret_cast<float*>(shared + waves * shape.ring_bytes);
-  float* const carried = partial + 2 * shape.round_items * sums;  // of a strip that a round ends in, [2][sums]
-  // Adds the sums of items [first, end).
-  const auto combine = [&](int first, int end, int round) {
-    constexpr int kOutputs = kPaired ? kWidth / 2 : kWidth;
-    const int before = first / chunks, count = static_cast<int>(CeilDiv(end, chunks)) - before;
-    const float* from_round = partial + round % 2 * shape.round_items * sums;
-    for (int i = ThreadX(); i < count * shape.rows * kOutputs; i += ThreadsX()) {
-      const int s = before + i / (shape.rows * kOutputs), row = i / kOutputs % shape.rows, j = i % kOutputs;
-      const auto strip = strip_at(s);
-      if (row >= strip.problem.rows || strip.n0 + j >= strip.problem.n) continue;
-      const int begin = s * chunks > first ? s * chunks : first, last = (s + 1) * chunks < end ? (s + 1) * chunks : end;
-      const int at = row * kWidth + (kPaired ? j / Tile::kN * 2 * Tile::kN + j % Tile::kN : j);
-      float totals[2] = {};
-      HADAL_UNROLL for (int w = 0; w < (kPaired ? 2 : 1); ++w) {
-        float total = begin == s * chunks ? 0.0f : carried[(round + 1) % 2 * sums + at + w * Tile::kN];
-        const float* from = from_round + (begin - first) * sums + at + w * Tile::kN;
-        for (int item = begin; item < last; ++item, from += sums) total += *from;
-        totals[w] = total;
-        if (last < (s + 1) * chunks) carried[round % 2 * sums + at + w * Tile::kN] = total;
-      }
-      if (last < (s + 1) * chunks) continue;
-      if constexpr (kPaired) {
-        strip.store(row, strip.n0 + j, totals[0], totals[1]);
-      } else {
-        strip.store(row, strip.n0 + j, totals[0]);
+  struct Codes {
+    Bytes16 units[kNT][2][kUnits];
+    uint8_t scales[kNT][2];
+  };
+  const auto load = [&](int chunk, Codes* codes) {
+    HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+      HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
+        HADAL_UNROLL for (int u = 0; u < kUnits; ++u) {
+          codes->units[t][i][u] =
+              LoadUnit<kAligned, true>(w_row[t][i], (chunk * kUnits + u) * 64 + quarter * 16, row_bytes);
+        }
+        if constexpr (kFormat == WeightFormat::kFp4) {
+          const int output = TileOutput<kPaired>(n0, t, Tile::HeldRow(i));
+          codes->scales[t][i] =
+              output < p.n ? Fp4Scale(p, p.weights[kPaired ? t % 2 : 0], p.weight_row + output, chunk) : uint8_t{127};
+        }
       }
     }
   };
 
-  Weights weights;
-  const unsigned char* x_row[kMT][2] = {};
-  int rows = 0, strip = 0, chunk = 0, found = -1, slot = 0;
-  move(wave, &strip, &chunk);
-  int item = wave;
-  for (int first = 0, round = 0; first < items; first += shape.round_items, ++round) {
-    const int end = first + shape.round_items < items ? first + shape.round_items : items;
-    for (; item < end; item += waves, move(waves, &strip, &chunk)) {
-      if (found != strip) {
-        found = strip;
-        const auto now = strip_at(strip);
-        const Problem& p = now.problem;
-        weights.Find(p, now.n0);
-        rows = p.rows;
-        HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
-          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
-            const int row = m * Tile::kM + Tile::HeldRow(i);
-            x_row[m][i] = row < rows ? static_cast<const unsigned char*>(p.x) + p.XRow(row) * p.x_stride * 2 : nullptr;
-          }
-        }
-      }
-      // Inputs of 16 rows are all asked for before the first product; of more, a pair of steps ahead.
-      constexpr int kPairsAhead = kMT == 1 ? 4 : 2;
-      Bytes16 inputs[kPairsAhead][kMT][2];
-      const auto load_inputs = [&](int pair) {
-        HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
-          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
-            inputs[pair % kPairsAhead][m][i] =
-                LoadUnit<kAligned, false>(x_row[m][i], (chunk * kChunk + PairInput<kFormat>(pair, quarter)) * 2, k * 2);
-          }
-        }
-      };
-      HADAL_UNROLL for (int pair = 0; pair < kPairsAhead; ++pair) load_inputs(pair);
-      Codes codes;
-      if constexpr (Ring::kUsed) {
-        fetch();  // into the slot of the item before, which is in registers
-        WaitAsync<Ring::kSlots - 1>();
-        take(weights, chunk, ring + slot * slot_bytes, &codes);
-        slot = slot + 1 < Ring::kSlots ? slot + 1 : 0;
-      } else if constexpr (kAhead) {
-        codes = next;
-        fetch();
+  int chunk = wave;
+  Codes codes, next;
+  if (kAhead && chunk < chunks) load(chunk, &codes);
+  for (int first = 0; first < chunks; first += round_chunks) {
+    const int end = first + round_chunks < chunks ? first + round_chunks : chunks;
+    for (; chunk < end; chunk += waves) {
+      if constexpr (kAhead) {
+        if (chunk + waves < chunks) load(chunk + waves, &next);
       } else {
-        load(weights, chunk, &codes);
+        load(chunk, &codes);
+      }
+      float scales[kNT][Tile::kSums];
+      HADAL_UNROLL for (int t = 0; t < kNT; ++t) LoadScales<kFormat, kPaired>(p, n0, t, chunk, scales[t]);
+      const auto load_x = [&](int m, int i, int pair) {
+        return LoadUnit<kAligned, false>(x_row[m][i], (chunk * kChunk + PairInput<kFormat>(pair, quarter)) * 2,
+                                         p.k * 2);
+      };
+      // Of 16 rows everything is asked for before the first product; of more there is no room for it.
+      Bytes16 early[kMT == 1 ? 4 : 1][2];
+      if constexpr (kMT == 1) {
+        HADAL_UNROLL for (int pair = 0; pair < 4; ++pair) {
+          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) early[pair][i] = load_x(0, i, pair);
+        }
       }
       E2M1Factor factors[kNT][2] = {};
       if constexpr (kFormat == WeightFormat::kFp4) {
         HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
-          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) factors[t][i] =
-              MakeE2M1Factor(static_cast<uint8_t>(codes.scales[t][i]));
+          HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) factors[t][i] = MakeE2M1Factor(codes.scales[t][i]);
         }
       }
       Tile::C sum[kMT][kNT];
@@ -461,7 +263,7 @@ HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape&
         HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
           Tile::A a[2];
           HADAL_UNROLL for (int i = 0; i < Tile::Held(); ++i) {
-            Bytes16 in = inputs[pair % kPairsAhead][m][i];
+            Bytes16 in = kMT == 1 ? early[pair % (kMT == 1 ? 4 : 1)][i] : load_x(m, i, pair);
             ArrangeInputs<kFormat>(&in);
             HADAL_UNROLL for (int step = 0; step < 2; ++step)
                 Tile::SetA(&a[step], i, in.words[2 * step], in.words[2 * step + 1]);
@@ -470,28 +272,38 @@ HADAL_DEVICE void StripProducts(const Work& work, int skipped, const StripShape&
             HADAL_UNROLL for (int t = 0; t < kNT; ++t) Tile::Multiply(&sum[m][t], a[step], b[t][step]);
           }
         }
-        if (pair + kPairsAhead < 4) load_inputs(pair + kPairsAhead);
       }
-      float* to = partial + (round % 2 * shape.round_items + item - first) * sums;
-      HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
-        HADAL_UNROLL for (int i = 0; i < Tile::Sums(); ++i) {
-          const int column = Tile::Col(i);
-          float scale = 1.0f;
-          if constexpr (HasScaledChunks(kFormat)) {
-            const uint32_t bits = column < weights.split[t] ? codes.scales[t][0] : codes.scales[t][1];
-            scale = wide_scales ? BitsFloat(bits) : E8M0ToFloat(static_cast<uint8_t>(bits));
-          }
-          HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+      float* to = partial + (chunk - first) * sums;
+      HADAL_UNROLL for (int m = 0; m < kMT; ++m) {
+        HADAL_UNROLL for (int t = 0; t < kNT; ++t) {
+          HADAL_UNROLL for (int i = 0; i < Tile::Sums(); ++i) {
             const int row = m * Tile::kM + Tile::Row(i);
-            if (row >= rows) continue;
+            if (row >= p.rows) continue;
             const float v = sum[m][t].v[i];
-            to[row * kWidth + t * Tile::kN + column] = HasScaledChunks(kFormat) ? v * scale : v;
+            to[row * kWidth + t * Tile::kN + Tile::Col(i)] = HasScaledChunks(kFormat) ? v * scales[t][i] : v;
           }
         }
       }
+      if constexpr (kAhead) codes = next;
     }
     BlockSync();
-    combine(first, end, round);
+    for (int i = ThreadX(); i < sums; i += ThreadsX()) {
+      float total = first == 0 ? 0.0f : totals[i];
+      for (int c = 0; c < end - first; ++c) total += partial[c * sums + i];
+      totals[i] = total;
+    }
+    BlockSync();
+  }
+  constexpr int kOutputs = kPaired ? kWidth / 2 : kWidth;
+  for (int i = ThreadX(); i < p.rows * kOutputs; i += ThreadsX()) {
+    const int row = i / kOutputs, j = i % kOutputs;
+    if (n0 + j >= p.n) continue;
+    if constexpr (kPaired) {
+      const float* at = totals + row * kWidth + j / Tile::kN * 2 * Tile::kN + j % Tile::kN;
+      store(row, n0 + j, at[0], at[Tile::kN]);
+    } else {
+      store(row, n0 + j, totals[i]);
+    }
   }
 }
 
@@ -534,7 +346,7 @@ HADAL_DEVICE int CodeSlot(int row, int unit) {
   return at + (kFormat == WeightFormat::kFp4 ? unit : unit ^ (row & 1) << 2);
 }
 
-// Rows m0 ... and columns n0 ... of one tile; store as a Strip's.
+// Rows m0 ... and columns n0 ... of one tile; store as StripProduct.
 template <WeightFormat kFormat, bool kAligned, bool kPaired, typename Shape, typename Store>
 HADAL_DEVICE void TileProduct(const Problem& p, int m0, int n0, unsigned char* shared, const Store& store) {
   constexpr int kUnits = Units<kFormat>(), kMT = Shape::kMT, kNT = Shape::kNT;
@@ -705,7 +517,7 @@ HADAL_DEVICE float WeightAt(const Problem& p, const Matrix& w, int row, int i) {
   }
 }
 
-// Outputs n0 ... n0+kFmaOutputs-1 of rows m0 ... m0+kFmaRows-1; T: of x. store as a Strip's.
+// Outputs n0 ... n0+kFmaOutputs-1 of rows m0 ... m0+kFmaRows-1; T: of x. store as StripProduct.
 template <WeightFormat kFormat, typename T, bool kPaired, typename Store>
 HADAL_DEVICE void FmaProduct(const Problem& p, int m0, int n0, const Store& store) {
   const int output = n0 + GroupX();
