@@ -59,7 +59,7 @@ TSAN_UNIT_PROGRAMS = library_test base_test guided_test ops_test runtime_test se
 TSAN_UNIT_TESTS = Service.*:HttpServer.*:KvStore*:*Thread*:*thread*:*Concurrent*:*Interleaved*:*Row*cpu_amx*:*Row*cpu_avx2*
 TSAN_MODEL_TESTS = Served.*:RequestsV4.AllOfItTogether:*PackedRowsAllOfItTogether/synthetic_v32:*Threads.SameBits/random_cpu_auto*:*AnyCompany*random_cpu_auto*:*UsedBefore/random_cpu_auto*
 
-asan: deps-dev ## tests under the address and undefined-behaviour sanitizers
+asan: deps ## tests under the address and undefined-behaviour sanitizers
 	@tools/build asan unit_tests golden_tests invariance_tests
 	@GTEST_FILTER='$(ASAN_UNIT_TESTS)' tools/run-tests build/asan unit
 	@GTEST_FILTER='$(ASAN_MODEL_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/asan golden invariance
@@ -69,15 +69,15 @@ tsan: deps ## tests under the thread sanitizer
 	@GTEST_FILTER='$(TSAN_UNIT_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan $(TSAN_UNIT_PROGRAMS)
 	@GTEST_FILTER='$(TSAN_MODEL_TESTS)' HADAL_TEST_EMPTY_OK=1 tools/run-tests build/tsan invariance
 
-soak: deps-dev ## random arrivals, aborts and lost readers for SOAK_SECONDS each (default 600), under both sanitizers
+soak: deps ## random arrivals, aborts and lost readers for SOAK_SECONDS each (default 600), under both sanitizers
 	@tools/build asan runtime_test
 	HADAL_SOAK_SECONDS=$(SOAK_SECONDS) build/asan/bin/runtime_test --gtest_filter=Service.Soak
 	@tools/build tsan runtime_test
 	HADAL_SOAK_SECONDS=$(SOAK_SECONDS) build/tsan/bin/runtime_test --gtest_filter=Service.Soak
 
 fuzz: deps-dev ## every libFuzzer target for FUZZ_SECONDS each (default 60)
-	@tools/build asan fuzzers
-	@tools/run-fuzzers build/asan
+	@tools/build fuzz fuzzers
+	@tools/run-fuzzers build/fuzz
 
 static: deps ## one file that runs on any x86-64 Linux: build/static/bin/hadal
 	@tools/build static hadal
