@@ -3,28 +3,16 @@
 // takes less than a millisecond; images are the image target's.
 #include <string_view>
 
-#include "base/status.h"
-#include "serving/openai/job.h"
 #include "serving/openai/stream.h"
 #include "serving/openai/tokenize.h"
-#include "text/json_text.h"
+#include "serving_body_fuzz.h"
 
 namespace {
 
 using namespace hadal;
 
-const runtime::Engine& TheEngine() {
-  static const runtime::Engine* const engine = [] {
-    runtime::EngineOptions options;
-    options.max_model_len = 512;
-    options.max_batch_tokens = 128;
-    options.model.threads = 1;
-    auto loaded = runtime::Engine::Load(HADAL_SOURCE_DIR "/models/tiny-v4-vision", options);
-    HADAL_CHECK(loaded.ok());
-    return loaded->release();
-  }();
-  return *engine;
-}
+using fuzz::CheckJson;
+using fuzz::TheEngine;
 
 void CheckJob(const serving::Job& job) {
   HADAL_CHECK(!job.requests.empty() && !job.prompts.empty() && job.choices.size() >= job.requests.size());
@@ -36,15 +24,14 @@ void CheckJob(const serving::Job& job) {
     HADAL_CHECK(runtime::CheckSamplingParams(request.sampling, TheEngine().config().vocab_size).ok());
   }
   const std::vector<runtime::GenerateResult> results(job.requests.size());
-  const text::Json answer = serving::BuildAnswer(job, results, TheEngine().tokenizer());
-  HADAL_CHECK(text::ParseJson(text::DumpJson(answer)).ok());
+  CheckJson(serving::BuildAnswer(job, results, TheEngine().tokenizer()));
   const auto encoder = serving::MakeOpenAiStream(job, TheEngine().tokenizer());
   for (const serving::StreamFrame& frame : encoder->Begin()) HADAL_CHECK(text::ParseJson(frame.data).ok());
 }
 
 void CheckError(const absl::Status& status) {
   HADAL_CHECK(serving::HttpStatus(status) == 400);
-  HADAL_CHECK(text::ParseJson(text::DumpJson(serving::ErrorBody(status))).ok());
+  CheckJson(serving::ErrorBody(status));
 }
 
 }  // namespace
@@ -63,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!answer.ok()) {
       CheckError(answer.status());
     } else {
-      HADAL_CHECK(text::ParseJson(text::DumpJson(*answer)).ok());
+      CheckJson(*answer);
     }
     return 0;
   }
